@@ -1,0 +1,31 @@
+//! The vocabulary that every other crate speaks. No I/O, no async, no dependency on another Percale crate.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`ids`] | identifiers of spaces, sites, entries, versions, … |
+//! | [`path`] | [`ObjectPath`], the normalised path of the namespace |
+//! | [`range`] | [`ByteCount`] and [`ByteRange`] |
+//! | [`digest`] | whole-content digests that clients ask for, several in one pass |
+//! | [`tree`] | the BLAKE3 tree over 1 MiB groups that makes any part of a version verifiable alone |
+//! | [`access`] | subjects, permissions, and the one function that decides |
+//! | [`state`] | the states of replicas, leases and tasks, and which may follow which |
+//! | [`position`] | a place in a space's journal |
+//! | [`time`] | [`Timestamp`], microseconds since 1970 |
+//! | [`ErrorCode`] | the stable codes of `spec/errors.yaml` |
+
+pub mod access;
+pub mod digest;
+mod error_codes;
+pub mod ids;
+pub mod path;
+pub mod position;
+pub mod range;
+pub mod state;
+pub mod time;
+pub mod tree;
+
+pub use error_codes::{ErrorCode, UnknownErrorCode};
+pub use path::ObjectPath;
+pub use position::Position;
+pub use range::{ByteCount, ByteRange};
+pub use time::Timestamp;
