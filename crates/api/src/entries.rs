@@ -1,0 +1,102 @@
+//! Collections, objects and their replicas.
+
+use percale_core::digest::Digest;
+use percale_core::ids::{EntryId, StoreId, VersionId};
+use percale_core::state::ReplicaState;
+use percale_core::tree::RootHash;
+use percale_core::{ObjectPath, Timestamp};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// What an entry is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// A directory.
+    Collection,
+    /// A file.
+    Object,
+}
+
+/// A collection or object.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Entry {
+    /// Its path.
+    #[schema(value_type = String, example = "/climate/era5/2024.nc")]
+    pub path: ObjectPath,
+    /// What it is.
+    pub kind: Kind,
+    /// Its id, unique in its space and never used again.
+    #[schema(value_type = u64)]
+    pub id: EntryId,
+    /// When it was made.
+    #[schema(value_type = String, format = "date-time")]
+    pub created: Timestamp,
+    /// When it was last changed in the namespace.
+    #[schema(value_type = String, format = "date-time")]
+    pub modified: Timestamp,
+    /// The current content; objects only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub content: Option<Content>,
+    /// The copies of the current version; only where asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replicas: Option<Vec<Replica>>,
+}
+
+/// The content of a version.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Content {
+    /// The version's id.
+    #[schema(value_type = u64)]
+    pub version: VersionId,
+    /// Bytes.
+    pub size: u64,
+    /// The root of its BLAKE3 tree, once it was hashed; equals `b3sum`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub root: Option<RootHash>,
+    /// When its owner last modified it.
+    #[schema(value_type = String, format = "date-time")]
+    pub mtime: Timestamp,
+    /// Other digests that are known, `algorithm:hex`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(value_type = Vec<String>)]
+    pub digests: Vec<Digest>,
+}
+
+/// One copy of a version.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Replica {
+    /// The site that has it.
+    pub site: String,
+    /// The store's name.
+    pub store: String,
+    /// The store's id.
+    #[schema(value_type = String, format = "uuid")]
+    pub store_id: StoreId,
+    /// Its state.
+    #[schema(value_type = String, example = "good")]
+    pub state: ReplicaState,
+    /// When its bytes were last hashed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, format = "date-time")]
+    pub checked: Option<Timestamp>,
+    /// Where it lies in the store. Only for those who manage the path.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+}
+
+/// Moves an entry.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Move {
+    /// What to move.
+    #[schema(value_type = String)]
+    pub from: ObjectPath,
+    /// Its new path, in the same space.
+    #[schema(value_type = String)]
+    pub to: ObjectPath,
+    /// Whether an object at the new path is replaced.
+    #[serde(default)]
+    pub overwrite: bool,
+}

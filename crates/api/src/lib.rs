@@ -1,0 +1,60 @@
+//! The wire types of the HTTP interface (`docs/design/rest.md`), shared by server and client.
+//!
+//! Additive changes only within `/v1`: a reader ignores fields it does not know, a new field is optional.
+
+pub mod access;
+pub mod digest_fields;
+pub mod entries;
+pub mod problem;
+pub mod site;
+pub mod spaces;
+pub mod tasks;
+pub mod uploads;
+
+pub use problem::Problem;
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// Names of the HTTP fields that are our own.
+pub mod fields {
+    /// Journal position: in answers, where the change stands; in requests, what the client has already seen.
+    pub const POSITION: &str = "percale-position";
+    /// Version id of the content that is served or was made.
+    pub const VERSION: &str = "percale-version";
+    /// Root of the content's BLAKE3 hash tree, hexadecimal; equals `b3sum`.
+    pub const ROOT: &str = "percale-root";
+    /// Modification time of the content, RFC 3339, as its owner sees it.
+    pub const MTIME: &str = "percale-mtime";
+    /// State of the replica that is served: `good` or `unverified`.
+    pub const REPLICA_STATE: &str = "percale-replica-state";
+    /// Identifies the request in logs (W3C trace context); answered in problems as `trace_id`.
+    pub const TRACEPARENT: &str = "traceparent";
+    /// Makes a repeated request have one effect (draft-ietf-httpapi-idempotency-key-header).
+    pub const IDEMPOTENCY_KEY: &str = "idempotency-key";
+}
+
+/// Media types that are our own.
+pub mod media {
+    /// A stream of frames (`docs/design/frames.md`).
+    pub const FRAMES: &str = "application/vnd.percale.frames";
+    /// The stored form of a hash tree (`percale_core::tree`).
+    pub const TREE: &str = "application/vnd.percale.hash-tree";
+    /// A problem (RFC 9457).
+    pub const PROBLEM: &str = "application/problem+json";
+}
+
+/// Most entries of one page of any list.
+pub const MAX_PAGE: u32 = 10_000;
+/// Entries of a page when none is asked for.
+pub const DEFAULT_PAGE: u32 = 1_000;
+
+/// One page of a list, in a stable order.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Page<T> {
+    /// The page's items.
+    pub items: Vec<T>,
+    /// The cursor of the next page, or absent if this is the last one. Also sent as `Link: …; rel="next"`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<String>,
+}

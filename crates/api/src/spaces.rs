@@ -1,0 +1,154 @@
+//! Spaces and stores.
+
+use percale_core::Timestamp;
+use percale_core::access::Subject;
+use percale_core::ids::{SpaceId, StoreId};
+use percale_core::path::SpaceName;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// Who sees a space.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum SpaceScope {
+    /// Its owner, until others are granted something.
+    #[default]
+    Private,
+    /// Those it is granted to.
+    Members,
+    /// Everybody may read.
+    Public,
+}
+
+/// A root of the namespace.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Space {
+    /// Its id.
+    #[schema(value_type = String, format = "uuid")]
+    pub id: SpaceId,
+    /// Its name, the first component of its paths.
+    #[schema(value_type = String, example = "climate")]
+    pub name: SpaceName,
+    /// Its owner.
+    #[schema(value_type = String, example = "user:alice")]
+    pub owner: Subject,
+    /// Who sees it.
+    pub scope: SpaceScope,
+    /// The store that new data goes to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub store: Option<String>,
+    /// The journal position up to which this is true.
+    pub position: String,
+    /// When it was made.
+    #[schema(value_type = String, format = "date-time")]
+    pub created: Timestamp,
+}
+
+/// Makes a space.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewSpace {
+    /// Its name.
+    #[schema(value_type = String, example = "climate")]
+    pub name: SpaceName,
+    /// Its owner; the caller if absent.
+    #[serde(default)]
+    #[schema(value_type = Option<String>, example = "user:alice")]
+    pub owner: Option<Subject>,
+    /// Who sees it.
+    #[serde(default)]
+    pub scope: SpaceScope,
+    /// The store that new data goes to; the site's first store if absent.
+    #[serde(default)]
+    pub store: Option<String>,
+}
+
+/// Changes a space; absent fields stay.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SpaceChange {
+    /// Who sees it.
+    #[serde(default)]
+    pub scope: Option<SpaceScope>,
+    /// The store that new data goes to.
+    #[serde(default)]
+    pub store: Option<String>,
+}
+
+/// How a store keeps files.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Layout {
+    /// Versions are immutable; only Percale writes.
+    #[default]
+    Managed,
+    /// Jobs at the site write too; a file has one live generation.
+    Native,
+}
+
+/// Whether a store takes new data.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum StoreState {
+    /// Reads and writes.
+    #[default]
+    Active,
+    /// Reads only.
+    Draining,
+}
+
+/// A configured storage at the site.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Store {
+    /// Its id.
+    #[schema(value_type = String, format = "uuid")]
+    pub id: StoreId,
+    /// Its name.
+    pub name: String,
+    /// The kind of storage: `posix`, `memory` or `s3`.
+    pub connector: String,
+    /// How it keeps files.
+    pub layout: Layout,
+    /// Whether it takes new data.
+    pub state: StoreState,
+    /// The connector's settings, without secrets.
+    #[schema(value_type = Object)]
+    pub config: serde_json::Value,
+    /// Bytes in all, as far as the storage tells.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub total_bytes: Option<u64>,
+    /// Bytes that are free, as far as the storage tells.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub free_bytes: Option<u64>,
+}
+
+/// Adds a store.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewStore {
+    /// Its name: 1 to 63 of `a-z`, `0-9`, `.`, `_`, `-`.
+    #[schema(example = "lustre")]
+    pub name: String,
+    /// The kind of storage: `posix`, `memory` or `s3`.
+    #[schema(example = "posix")]
+    pub connector: String,
+    /// How it keeps files.
+    #[serde(default)]
+    pub layout: Layout,
+    /// The connector's settings: for `posix` `root`; for `s3` `bucket`, `endpoint`, `region`, `prefix`.
+    #[schema(value_type = Object)]
+    pub config: serde_json::Value,
+    /// The connector's secret: for `s3` `access_key` and `secret_key`. Kept sealed at the site, never given out.
+    #[serde(default)]
+    #[schema(value_type = Option<Object>)]
+    pub secret: Option<serde_json::Value>,
+}
+
+/// Changes a store; absent fields stay.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct StoreChange {
+    /// Whether it takes new data.
+    #[serde(default)]
+    pub state: Option<StoreState>,
+}
