@@ -1,0 +1,22 @@
+//! The catalog of a site: what is where, who may do what, who holds which right, and the journal of every change.
+//!
+//! [`Catalog`] is the whole interface. It is cheap to clone, and the same on both engines: SQLite in a file of its own,
+//! or PostgreSQL, which several servers may share. Bytes never come here.
+//!
+//! - Every call that names a path takes a [`Caller`](percale_core::access::Caller) and decides inside, by
+//!   [`percale_core::access::decide`], in the transaction of the change.
+//! - A change that was answered is durable. Dropping the future of a call does not undo the change: it is made or not
+//!   made, and the answer is lost.
+//! - Changes that arrive together are committed together, each with its own outcome.
+
+mod error;
+mod facade;
+mod model;
+
+pub use error::{Error, ErrorKind, Result, Retry};
+pub use facade::Catalog;
+pub use model::*;
+
+/// For how long a request counts as in progress without an answer. After that its idempotency key may begin again,
+/// since its server has died.
+pub const IN_PROGRESS_FOR: std::time::Duration = std::time::Duration::from_secs(120);

@@ -1,0 +1,154 @@
+//! Managed work.
+
+use percale_core::access::Caller;
+use percale_core::ids::{Fence, LeaseId, TaskId};
+use percale_core::state::TaskState;
+use percale_core::{ErrorCode, Timestamp};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// Work that is to be done.
+#[derive(Debug, Clone)]
+pub struct NewTask {
+    /// What kind of work: `verify`, `delete`, `copy`.
+    pub kind: String,
+    /// What exactly, a JSON object whose form the kind defines.
+    pub spec: Value,
+    /// When to give up.
+    pub deadline: Option<Timestamp>,
+    /// Submitting again with the same key gives the first task again.
+    pub idempotency_key: Option<String>,
+}
+
+/// How far a task is.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TaskProgress {
+    /// Items that succeeded.
+    pub items_done: u64,
+    /// Items that failed for good.
+    pub items_failed: u64,
+    /// Items in all, once that is known.
+    pub items_total: Option<u64>,
+    /// Bytes worked on.
+    pub bytes_done: u64,
+    /// Bytes in all, once that is known.
+    pub bytes_total: Option<u64>,
+}
+
+/// Why a task failed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TaskFault {
+    /// The code.
+    pub code: ErrorCode,
+    /// What was attempted on what.
+    pub detail: String,
+}
+
+/// A task.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Task {
+    /// Its id.
+    pub id: TaskId,
+    /// What kind of work.
+    pub kind: String,
+    /// Its state.
+    pub state: TaskState,
+    /// On whose behalf, with the grants and scopes of the submission.
+    pub caller: Caller,
+    /// What exactly.
+    pub spec: Value,
+    /// Where the next attempt goes on: whatever the worker recorded last.
+    pub cursor: Option<Value>,
+    /// How far it is.
+    pub progress: TaskProgress,
+    /// Why it failed last.
+    pub fault: Option<TaskFault>,
+    /// The lease of the server that works on it.
+    pub lease: Option<LeaseId>,
+    /// The number of the attempt, from 1 once it was claimed.
+    pub attempt: u32,
+    /// It is not claimed before this time.
+    pub not_before: Timestamp,
+    /// When to give up.
+    pub deadline: Option<Timestamp>,
+    /// When it was submitted.
+    pub created: Timestamp,
+    /// When it was last changed.
+    pub changed: Timestamp,
+}
+
+/// Which tasks to list.
+#[derive(Debug, Clone, Default)]
+pub struct TaskFilter {
+    /// Only in these states; empty means any.
+    pub states: Vec<TaskState>,
+    /// Only of this kind.
+    pub kind: Option<String>,
+}
+
+/// Proof of a claim: a server's lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TaskHolder {
+    /// The server's lease.
+    pub lease: LeaseId,
+    /// Its fence.
+    pub fence: Fence,
+}
+
+/// An item of a task that did not succeed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TaskItem {
+    /// Its path.
+    pub path: String,
+    /// What became of it: `failed`, `skipped`, `damaged` or another word that the kind defines.
+    pub outcome: String,
+    /// Why.
+    pub code: Option<ErrorCode>,
+    /// Why, in words.
+    pub detail: String,
+}
+
+/// Most items that are kept for a task.
+pub const MAX_TASK_ITEMS: u64 = 10_000;
+
+/// Something that happened to a task.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TaskEvent {
+    /// Its number in the task, from 1.
+    pub number: u64,
+    /// When.
+    pub at: Timestamp,
+    /// What: `submitted`, `claimed`, `requeued`, `succeeded`, `partial`, `failed`, `cancelled`, `retried`, or a word of
+    /// the worker.
+    pub kind: String,
+    /// More about it, a JSON object.
+    pub detail: Value,
+}
+
+/// What a worker has done since it last said so.
+#[derive(Debug, Clone, Default)]
+pub struct TaskReport {
+    /// Where a repetition may go on.
+    pub cursor: Option<Value>,
+    /// How far the whole task is.
+    pub progress: TaskProgress,
+    /// Items that did not succeed, since the last report.
+    pub items: Vec<TaskItem>,
+}
+
+/// How an attempt ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TaskOutcome {
+    /// All items are done.
+    Succeeded,
+    /// Some items failed.
+    Partial,
+    /// A permanent fault.
+    Failed(TaskFault),
+    /// A fault that a later attempt may not meet; the task goes back to the queue, or fails if its attempts are used up.
+    Again(TaskFault),
+}
+
+/// Most attempts of a task.
+pub const MAX_ATTEMPTS: u32 = 20;
