@@ -31,7 +31,8 @@ fn weighted(field: &str, read: impl Fn(&str) -> Option<(Algorithm, f32)>) -> Vec
     if field.len() > MAX_FIELD_BYTES {
         return Vec::new();
     }
-    let mut wanted: Vec<_> = field.split(',').filter_map(|item| read(item.trim())).filter(|(_, q)| *q > 0.0).collect();
+    let mut wanted: Vec<_> =
+        field.split(',').filter_map(|item| read(item.trim())).filter(|(_, q)| *q > 0.0).collect();
     wanted.sort_by(|left, right| right.1.total_cmp(&left.1));
     let mut algorithms: Vec<Algorithm> = Vec::new();
     for (algorithm, _) in wanted {
@@ -44,8 +45,10 @@ fn weighted(field: &str, read: impl Fn(&str) -> Option<(Algorithm, f32)>) -> Vec
 
 /// Writes `Repr-Digest` or `Content-Digest`: `sha-256=:base64:, …`.
 pub fn repr_digest(digests: &[Digest]) -> String {
-    let items: Vec<_> =
-        digests.iter().map(|digest| format!("{}=:{}:", rfc9530_name(digest.algorithm()), digest.to_base64())).collect();
+    let items: Vec<_> = digests
+        .iter()
+        .map(|digest| format!("{}=:{}:", rfc9530_name(digest.algorithm()), digest.to_base64()))
+        .collect();
     items.join(", ")
 }
 
@@ -123,7 +126,10 @@ mod tests {
     fn wants_are_ordered_and_unknown_ones_passed_over() {
         assert_eq!(parse_want_digest("adler32, md5;q=0.9, rot13"), [Algorithm::Adler32, Algorithm::Md5]);
         assert_eq!(parse_want_digest("md5;q=0.1,SHA-256;q=1"), [Algorithm::Sha256, Algorithm::Md5]);
-        assert_eq!(parse_want_repr_digest("sha-256=1, sha-512=10, md5=0"), [Algorithm::Sha512, Algorithm::Sha256]);
+        assert_eq!(
+            parse_want_repr_digest("sha-256=1, sha-512=10, md5=0"),
+            [Algorithm::Sha512, Algorithm::Sha256]
+        );
         assert!(parse_want_digest(&"md5,".repeat(5000)).is_empty());
     }
 
@@ -137,7 +143,11 @@ mod tests {
         let mut sorted = digests.clone();
         sorted.sort();
         for (name, value) in [("repr-digest", &repr), ("digest", &old)] {
-            assert_eq!(claimed(|field| (field == name).then_some(value.as_str())), Ok(sorted.clone()), "{name}");
+            assert_eq!(
+                claimed(|field| (field == name).then_some(value.as_str())),
+                Ok(sorted.clone()),
+                "{name}"
+            );
         }
     }
 

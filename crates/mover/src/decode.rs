@@ -1,0 +1,345 @@
+//! Bytes to frames.
+
+use std::collections::VecDeque;
+
+use bytes::{Buf, Bytes, BytesMut};
+use percale_core::ByteCount;
+use percale_core::tree::{GROUP_SIZE, GroupHash, group_count, group_range};
+
+use crate::frames::{
+    DATA, DONE, DataFrame, END, ERROR, FAIL, Frame, FrameError, HASH_LEN, HEADER_LEN, ITEM, MAX_DATA_LEN,
+    MAX_INFO_LEN, MAX_ITEMS, MAX_ITEMS_INFO_LEN, PREAMBLE,
+};
+
+/// Reads a stream that comes in pieces of any size. Holds at most one frame.
+///
+/// Checks every rule of the format; the hashes are left to [`DataFrame::verify`], since they cost time.
+#[derive(Debug, Default)]
+pub struct Decoder {
+    pieces: VecDeque<Bytes>,
+    buffered: usize,
+    started: bool,
+    ended: bool,
+    header: Option<Header>,
+    sizes: Vec<ByteCount>,
+    info_bytes: usize,
+    data_bytes: u64,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Header {
+    frame: u8,
+    item: u32,
+    offset: u64,
+    len: usize,
+}
+
+impl Decoder {
+    /// Begins before the first byte.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Takes the next piece. Call [`Decoder::next`] until it has no more before the next one.
+    pub fn feed(&mut self, piece: Bytes) {
+        self.buffered += piece.len();
+        if !piece.is_empty() {
+            self.pieces.push_back(piece);
+        }
+    }
+
+    /// Returns the next frame, or nothing if more bytes are needed.
+    ///
+    /// # Errors
+    /// [`FrameError`]; the stream is of no use after it.
+    #[allow(clippy::should_implement_trait)]
+    pub fn next(&mut self) -> Result<Option<Frame>, FrameError> {
+        if !self.started {
+            let Some(preamble) = self.take(PREAMBLE.len()) else { return Ok(None) };
+            if preamble != PREAMBLE.as_slice() {
+                return Err(FrameError::Preamble);
+            }
+            self.started = true;
+        }
+        if self.ended {
+            return if self.buffered == 0 {
+                Ok(None)
+            } else {
+                Err(FrameError::Order("bytes behind the end"))
+            };
+        }
+        let header = match self.header {
+            Some(header) => header,
+            None => match self.take(HEADER_LEN) {
+                Some(bytes) => *self.header.insert(self.check(bytes)?),
+                None => return Ok(None),
+            },
+        };
+        let Some(payload) = self.take(header.len) else { return Ok(None) };
+        self.header = None;
+        self.frame(header, payload).map(Some)
+    }
+
+    /// Says that no more pieces come.
+    ///
+    /// # Errors
+    /// [`FrameError::Cut`], unless END or ERROR was the last frame.
+    pub fn finish(&self) -> Result<(), FrameError> {
+        if self.ended && self.buffered == 0 { Ok(()) } else { Err(FrameError::Cut) }
+    }
+
+    /// Checks a header before any of its payload is waited for, so that nobody makes us hold more than the limits.
+    fn check(&self, mut bytes: Bytes) -> Result<Header, FrameError> {
+        let frame = bytes.get_u8();
+        let flags = u16::from(bytes.get_u8());
+        let reserved = bytes.get_u16_le();
+        let item = bytes.get_u32_le();
+        let offset = bytes.get_u64_le();
+        let len = bytes.get_u32_le() as usize;
+        if flags != 0 || reserved != 0 {
+            return Err(FrameError::UnknownFlags(flags | reserved));
+        }
+        let is_announced = (item as usize) < self.sizes.len();
+        match frame {
+            ITEM => {
+                if item as usize != self.sizes.len() {
+                    return Err(FrameError::Order("items are numbered from 0 without gaps"));
+                }
+                if item >= MAX_ITEMS {
+                    return Err(FrameError::TooLarge("at most 65536 items in a stream"));
+                }
+                if self.info_bytes + len > MAX_ITEMS_INFO_LEN {
+                    return Err(FrameError::TooLarge("at most 4 MiB of item descriptions in a stream"));
+                }
+            }
+            DATA | DONE | FAIL if !is_announced => {
+                return Err(FrameError::Order("item was not announced"));
+            }
+            DATA | DONE | FAIL | ERROR => {}
+            END if item as usize != self.sizes.len() || offset != self.data_bytes || len != 0 => {
+                return Err(FrameError::Order("the end does not count what was sent"));
+            }
+            END => {}
+            unknown => return Err(FrameError::UnknownType(unknown)),
+        }
+        if frame == DATA {
+            if len > MAX_DATA_LEN {
+                return Err(FrameError::TooLarge("at most one group of 1 MiB in a frame"));
+            }
+            let size = self.sizes[item as usize];
+            let group = offset / GROUP_SIZE;
+            let is_group = offset.is_multiple_of(GROUP_SIZE)
+                && group < group_count(size)
+                && len == HASH_LEN + group_range(size, group).len() as usize;
+            if !is_group {
+                return Err(FrameError::NotAGroup { item, offset });
+            }
+        } else if len > MAX_INFO_LEN {
+            return Err(FrameError::TooLarge("at most 64 KiB of description in a frame"));
+        }
+        Ok(Header { frame, item, offset, len })
+    }
+
+    fn frame(&mut self, header: Header, mut payload: Bytes) -> Result<Frame, FrameError> {
+        let Header { frame, item, offset, .. } = header;
+        Ok(match frame {
+            ITEM => {
+                let size = ByteCount(offset);
+                self.sizes.push(size);
+                self.info_bytes += payload.len();
+                Frame::Item { item, size, info: payload }
+            }
+            DATA => {
+                let mut hash = [0; HASH_LEN];
+                payload.copy_to_slice(&mut hash);
+                self.data_bytes += payload.len() as u64;
+                let size = self.sizes[item as usize];
+                Frame::Data(DataFrame { item, size, offset, hash: GroupHash(hash), bytes: payload })
+            }
+            DONE => Frame::Done { item, info: payload },
+            FAIL => Frame::Fail { item, problem: payload },
+            ERROR => {
+                self.ended = true;
+                Frame::Error { problem: payload }
+            }
+            END => {
+                self.ended = true;
+                Frame::End { items: item, bytes: offset }
+            }
+            unknown => return Err(FrameError::UnknownType(unknown)),
+        })
+    }
+
+    /// Takes exactly `len` bytes, or nothing if they are not all there. Copies only across pieces.
+    fn take(&mut self, len: usize) -> Option<Bytes> {
+        if self.buffered < len {
+            return None;
+        }
+        self.buffered -= len;
+        match self.pieces.front_mut() {
+            Some(front) if front.len() > len => return Some(front.split_to(len)),
+            Some(front) if front.len() == len => return self.pieces.pop_front(),
+            _ => {}
+        }
+        let mut joined = BytesMut::with_capacity(len);
+        while joined.len() < len {
+            let mut front = self.pieces.pop_front()?;
+            let wanted = (len - joined.len()).min(front.len());
+            joined.extend_from_slice(&front[..wanted]);
+            front.advance(wanted);
+            if !front.is_empty() {
+                self.pieces.push_front(front);
+            }
+        }
+        Some(joined.freeze())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use percale_core::tree::{HashTree, hash_group};
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::Encoder;
+
+    fn content(len: usize) -> Bytes {
+        (0..len).map(|at| (at * 7 % 251) as u8).collect::<Vec<_>>().into()
+    }
+
+    fn encode(items: &[Bytes]) -> (Vec<Bytes>, Vec<Frame>) {
+        let mut encoder = Encoder::new();
+        let mut frames = Vec::new();
+        for bytes in items {
+            let size = ByteCount(bytes.len() as u64);
+            let info = Bytes::from_static(b"{\"path\":\"/s/a\"}");
+            let item = encoder.item(size, &info);
+            frames.push(Frame::Item { item, size, info });
+            for group in 0..group_count(size) {
+                let range = group_range(size, group);
+                let bytes = bytes.slice(range.start() as usize..range.end() as usize);
+                let hash = hash_group(size, group, &bytes);
+                encoder.data(item, range.start(), hash, bytes.clone());
+                frames.push(Frame::Data(DataFrame { item, size, offset: range.start(), hash, bytes }));
+            }
+            encoder.done(item, b"{}");
+            frames.push(Frame::Done { item, info: Bytes::from_static(b"{}") });
+        }
+        encoder.end();
+        let bytes = items.iter().map(|bytes| bytes.len() as u64).sum();
+        frames.push(Frame::End { items: items.len() as u32, bytes });
+        (std::iter::from_fn(|| encoder.next()).collect(), frames)
+    }
+
+    fn decode(pieces: impl IntoIterator<Item = Bytes>) -> Result<Vec<Frame>, FrameError> {
+        let mut decoder = Decoder::new();
+        let mut frames = Vec::new();
+        for piece in pieces {
+            decoder.feed(piece);
+            while let Some(frame) = decoder.next()? {
+                frames.push(frame);
+            }
+        }
+        decoder.finish()?;
+        Ok(frames)
+    }
+
+    fn whole(pieces: &[Bytes]) -> Vec<u8> {
+        pieces.concat()
+    }
+
+    #[test]
+    fn frames_survive_and_verify() {
+        let items = [content(0), content(10), content(20_000), content(3 * GROUP_SIZE as usize + 5)];
+        let (pieces, frames) = encode(&items);
+        let decoded = decode(pieces).unwrap();
+        assert_eq!(decoded, frames);
+        let mut hashes = vec![Vec::new(); items.len()];
+        for frame in &decoded {
+            if let Frame::Data(data) = frame {
+                data.verify().unwrap();
+                hashes[data.item as usize].push(data.hash);
+            }
+        }
+        for (bytes, hashes) in items.iter().zip(hashes) {
+            let tree = HashTree::from_groups(ByteCount(bytes.len() as u64), hashes).unwrap();
+            assert_eq!(tree, HashTree::of(bytes));
+        }
+    }
+
+    #[test]
+    fn every_cut_is_noticed() {
+        let stream = whole(&encode(&[content(100), content(5)]).0);
+        for end in 0..stream.len() {
+            assert_eq!(
+                decode([Bytes::copy_from_slice(&stream[..end])]),
+                Err(FrameError::Cut),
+                "cut at {end}"
+            );
+        }
+        let mut longer = stream;
+        longer.push(0);
+        assert!(decode([Bytes::from(longer)]).is_err());
+    }
+
+    #[test]
+    fn damaged_bytes_do_not_verify() {
+        let (pieces, _) = encode(&[content(1000)]);
+        let mut stream = whole(&pieces);
+        let at = stream.len() - 200;
+        stream[at] ^= 1;
+        let damaged = decode([Bytes::from(stream)]).unwrap();
+        let data = damaged.iter().find_map(|frame| match frame {
+            Frame::Data(data) => Some(data),
+            _ => None,
+        });
+        assert_eq!(data.unwrap().verify(), Err(FrameError::Corrupt { item: 0, offset: 0 }));
+    }
+
+    #[test]
+    fn limits_and_order_are_enforced_before_the_payload_is_held() {
+        let frame = |frame: u8, item: u32, offset: u64, len: u32| {
+            let mut bytes = PREAMBLE.to_vec();
+            let mut add = |frame: u8, item: u32, offset: u64, len: u32| {
+                bytes.extend([frame, 0, 0, 0]);
+                bytes.extend(item.to_le_bytes());
+                bytes.extend(offset.to_le_bytes());
+                bytes.extend(len.to_le_bytes());
+            };
+            add(ITEM, 0, 5, 0);
+            add(frame, item, offset, len);
+            let mut decoder = Decoder::new();
+            decoder.feed(bytes.into());
+            decoder.next().unwrap();
+            decoder.next()
+        };
+        assert!(matches!(frame(DATA, 0, 0, u32::MAX), Err(FrameError::TooLarge(_))));
+        assert!(matches!(frame(DATA, 0, 7, 37), Err(FrameError::NotAGroup { .. })));
+        assert!(matches!(frame(DATA, 0, u64::MAX, 37), Err(FrameError::NotAGroup { .. })));
+        assert!(matches!(frame(DATA, 1, 0, 37), Err(FrameError::Order(_))));
+        assert!(matches!(frame(ITEM, 2, 0, 0), Err(FrameError::Order(_))));
+        assert!(matches!(frame(ITEM, 1, 0, u32::MAX), Err(FrameError::TooLarge(_))));
+        assert!(matches!(frame(DONE, 0, 0, 1 << 20), Err(FrameError::TooLarge(_))));
+        assert!(matches!(frame(END, 0, 0, 0), Err(FrameError::Order(_))));
+        assert_eq!(frame(77, 0, 0, 0), Err(FrameError::UnknownType(77)));
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+        #[test]
+        fn pieces_of_any_size_give_the_same_frames(sizes in prop::collection::vec(0usize..40_000, 0..8), piece in 1usize..9000) {
+            let items: Vec<_> = sizes.into_iter().map(content).collect();
+            let (pieces, frames) = encode(&items);
+            let stream = whole(&pieces);
+            let decoded = decode(stream.chunks(piece).map(Bytes::copy_from_slice));
+            prop_assert_eq!(decoded, Ok(frames));
+        }
+
+        #[test]
+        fn junk_never_panics(junk in prop::collection::vec(any::<u8>(), 0..400)) {
+            let mut stream = PREAMBLE.to_vec();
+            stream.extend(junk);
+            let _ = decode([Bytes::from(stream)]);
+        }
+    }
+}

@@ -1,0 +1,20 @@
+//! How bulk bytes move between those who hold and those who want them.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`frames`] | the frames of a stream and their limits |
+//! | [`encode`] | frames to bytes, without copying payloads |
+//! | [`decode`] | bytes to frames, every rule of the format checked |
+//! | [`received`] | which groups of a content have arrived, and the restart marker that remembers it |
+//!
+//! `docs/design/frames.md` is the format's text.
+
+pub mod decode;
+pub mod encode;
+pub mod frames;
+pub mod received;
+
+pub use decode::Decoder;
+pub use encode::Encoder;
+pub use frames::{DataFrame, Frame, FrameError};
+pub use received::ReceivedGroups;
