@@ -5,6 +5,7 @@
 pub mod access;
 pub mod digest_fields;
 pub mod entries;
+pub mod frames;
 pub mod problem;
 pub mod site;
 pub mod spaces;
