@@ -54,7 +54,7 @@ impl Workspace {
 
     /// Asks cargo for the members of the workspace and their direct dependencies.
     pub fn metadata(&self) -> Result<Metadata> {
-        let output = Command::new(env!("CARGO"))
+        let output = Command::new("cargo")
             .args(["metadata", "--format-version", "1", "--no-deps"])
             .current_dir(&self.root)
             .output()

@@ -133,7 +133,7 @@ fn ask_program(workspace: &Workspace) -> Result<Vec<Known>> {
     let metadata = workspace.metadata()?;
     let program = metadata.target_directory.join("debug").join(PROGRAM);
     if is_outdated(workspace, &program) {
-        let built = Command::new(env!("CARGO"))
+        let built = Command::new("cargo")
             .args(["build", "--quiet", "--package", "percale-cli"])
             .current_dir(workspace.root())
             .status()

@@ -1,0 +1,34 @@
+# What is needed to build and try this project. Every target first makes the machine ready (scripts/bootstrap), and hands
+# ARGS on: make demo ARGS=--check, make test ARGS='-p percale-core'
+
+ARGS ?=
+export PATH := $(if $(PERCALE_TEST_TOOLS),$(PERCALE_TEST_TOOLS),$(CURDIR)/.tools)/bin:$(PATH)
+
+.PHONY: help demo test lint advisories bench
+.DEFAULT_GOAL := help
+
+help: ## show this list
+	@sed -n 's/^\([a-z]*\):.*## /\1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r target text; do \
+	    printf 'make %-11s %s\n' "$$target" "$$text"; done
+
+demo: ## a federation of several sites on this machine
+	@scripts/bootstrap demo
+	@cargo build --release --package percale-cli
+	@target/release/percale demo $(ARGS)
+
+test: ## every check and every test; ARGS go to cargo nextest
+	@scripts/bootstrap test
+	@scripts/test $(ARGS)
+
+lint: ## format, clippy, licences and sources of dependencies, the rules of the house
+	@scripts/bootstrap lint
+	@scripts/lint
+
+advisories: ## known faults of dependencies; asks github.com, so it is not part of the tests
+	@scripts/bootstrap lint
+	@cargo deny check advisories
+
+bench: ## the benchmarks; ARGS go to bench/run
+	@scripts/bootstrap bench
+	@[ -x bench/run ] || { echo 'make bench: there is no bench/run yet' >&2; exit 1; }
+	@bench/run $(ARGS)
