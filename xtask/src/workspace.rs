@@ -21,13 +21,18 @@ pub struct Workspace {
 }
 
 impl Workspace {
-    /// Lists the files of the workspace that this program was built in.
+    /// Lists the files of the workspace around the current folder.
+    ///
+    /// Not of the one that this program was built in: two working copies may share a target folder.
     pub fn open() -> Result<Self> {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("xtask lies in no workspace")?;
+        let current = std::env::current_dir().context("there is no current folder")?;
+        let root = current.ancestors().find(|folder| folder.join("xtask/Cargo.toml").is_file());
+        let root =
+            root.with_context(|| format!("{} is not in a working copy", current.display()))?.to_path_buf();
         let mut files = Vec::new();
-        collect(root, "", &mut files)?;
+        collect(&root, "", &mut files)?;
         files.sort();
-        Ok(Self { root: root.to_path_buf(), files })
+        Ok(Self { root, files })
     }
 
     /// Returns the root of the workspace.

@@ -534,9 +534,7 @@ impl ErrorCode {
                 "Use a path of the form `/space/collection/object`; the message names the part that is wrong. Rename a local file that carries such a name before you upload it."
             }
             ErrorCode::InvalidRange => "Ask for the size with `percale stat` and request a range inside it.",
-            ErrorCode::Unsupported => {
-                "Choose another store or another way that the message suggests. `percale store show` lists what a store can do."
-            }
+            ErrorCode::Unsupported => "Choose another store, or another way that the message suggests.",
             ErrorCode::PayloadTooLarge => {
                 "Send data in parts through an upload, and long lists in several requests."
             }
@@ -555,7 +553,7 @@ impl ErrorCode {
                 "Run `percale login` again. For a job that outlives its login, give it a token with a longer life."
             }
             ErrorCode::TokenInvalid => {
-                "Check that the token was made for this fabric, then run `percale login`. `percale whoami` shows what a token says."
+                "Check that the token is complete and was made for this fabric, or run `percale login` for a new one."
             }
             ErrorCode::TokenRevoked => {
                 "Run `percale login` for a new one. If you did not revoke it yourself, ask the administrator of your site why."
@@ -600,14 +598,14 @@ impl ErrorCode {
                 "Start the upload again; parts that were verified and are still there are not sent twice."
             }
             ErrorCode::LastReplica => {
-                "Make another copy first with `percale replicate`. To give up the data itself, remove the object instead."
+                "Make another copy first. To give up the data itself, remove the object instead."
             }
             ErrorCode::Cancelled => "Submit it again if it is still wanted; finished parts are not repeated.",
             ErrorCode::DigestMismatch => {
-                "Send the data again. If it fails again, check the source with `percale check`, or its disk and memory."
+                "Send the data again. If it fails again, suspect the disk or the memory of the source."
             }
             ErrorCode::Integrity => {
-                "Nothing was delivered that is wrong. `percale where` shows whether another site holds a good copy; `percale check --repair` restores from it."
+                "Nothing was delivered that is wrong. `percale where` shows whether another copy is good; reads are served from that one."
             }
             ErrorCode::DataLost => {
                 "Restore the file from its source or a backup and put it again; `percale where` shows what became of each copy."
@@ -622,9 +620,7 @@ impl ErrorCode {
                 "Wait for the time in the `Retry-After` header. Many small files go faster in one recursive command than in one command each."
             }
             ErrorCode::RequestTimeout => "Send it again. On a slow link, send smaller parts.",
-            ErrorCode::Timeout => {
-                "Try again. If it stays, `percale net` and `percale doctor` show which link or store is slow."
-            }
+            ErrorCode::Timeout => "Try again. If it stays, tell the administrator of the named site.",
             ErrorCode::StoreUnavailable => {
                 "Try again later. If it stays, tell the administrator of the named site."
             }
@@ -632,13 +628,13 @@ impl ErrorCode {
                 "Try again in half a minute. If it stays, tell the administrator of the site; nothing that was acknowledged is lost."
             }
             ErrorCode::SiteUnavailable => {
-                "Try again later; `percale net` shows which sites are reachable. Bytes that were sent already are kept for the retry."
+                "Try again later. Bytes that were sent already are kept for the retry."
             }
             ErrorCode::Offline => {
                 "Wait until the store is back; `percale where` names it. To avoid this, ask for a second copy by policy."
             }
             ErrorCode::InvalidConfiguration => {
-                "Correct the named value; `percale config show --origin` tells where each value comes from."
+                "Correct the value at the named place. A flag wins over the environment, and the environment over a file."
             }
             ErrorCode::Partial => {
                 "Look at the listed errors, correct their cause, and run the same command again; finished items are not repeated."
@@ -650,9 +646,7 @@ impl ErrorCode {
                 "Look at it with `percale task show`, or wait again with a longer `--timeout`."
             }
             ErrorCode::Interrupted => "Run the same command again; it continues where it stopped.",
-            ErrorCode::Internal => {
-                "Report it with the trace id of the message; `percale doctor --bundle` collects what is needed."
-            }
+            ErrorCode::Internal => "Report it with the trace id of the message and what you did before.",
         }
     }
 }
