@@ -1,0 +1,52 @@
+//! What every request and every background task shares.
+
+use std::ops::Deref;
+use std::sync::Arc;
+
+use percale_catalog::{Catalog, Site};
+use percale_trust::Sealer;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::Config;
+use crate::http::auth::Authenticator;
+
+/// The server's parts.
+pub struct App {
+    /// What was configured.
+    pub config: Arc<Config>,
+    /// The site.
+    pub site: Site,
+    /// Where what is.
+    pub catalog: Catalog,
+    /// Who is asking.
+    pub authenticator: Authenticator,
+    /// Seals the credentials of stores for the catalog.
+    pub sealer: Arc<Sealer>,
+    /// Owns what runs in the background: whatever is spawned here ends by itself once [`App::stopping`] is cancelled.
+    pub background: TaskTracker,
+    /// Cancelled when the server is to end: background work stops, long answers are ended.
+    pub stopping: CancellationToken,
+}
+
+/// The server's parts, cheap to clone.
+#[derive(Clone)]
+pub struct AppState(Arc<App>);
+
+impl AppState {
+    /// Shares the parts.
+    pub fn new(app: App) -> Self {
+        Self(Arc::new(app))
+    }
+
+    pub(crate) fn site_name(&self) -> Arc<str> {
+        self.site.name.as_str().into()
+    }
+}
+
+impl Deref for AppState {
+    type Target = App;
+    fn deref(&self) -> &App {
+        &self.0
+    }
+}

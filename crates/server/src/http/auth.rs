@@ -1,0 +1,229 @@
+//! Who is asking: the bearer token of a request becomes a [`Caller`].
+//!
+//! No `Authorization` means somebody who did not sign in; a token that is not good is refused, even where none is
+//! needed. Tokens are never logged.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Mutex, PoisonError, RwLock};
+use std::time::Duration;
+
+use axum::extract::FromRequestParts;
+use http::header::AUTHORIZATION;
+use http::request::Parts;
+use percale_catalog::Catalog;
+use percale_core::access::Caller;
+use percale_core::ids::TokenId;
+use percale_core::{ErrorCode, Timestamp};
+use percale_trust::token::{DEFAULT_LEEWAY, MAX_TOKEN_BYTES};
+use percale_trust::{TokenError, TokenIssuer, TokenVerifier, VerifiedToken};
+
+use crate::{ApiError, AppState, Result};
+
+/// How old the knowledge of revocations at other servers may be.
+const REFRESH_EVERY: Duration = Duration::from_secs(5);
+/// Revocations are asked for again from so long before the last answer: transactions commit out of the order of their
+/// times.
+const OVERLAP: Duration = Duration::from_secs(120);
+/// Checked tokens that are remembered. Checking one takes about 50 µs, more than the rest of a small request.
+const MAX_CHECKED: usize = 10_000;
+
+/// The caller of a request: somebody with a good token, or nobody.
+#[derive(Debug, Clone)]
+pub struct Auth(pub Caller);
+
+/// The caller of a request and the token that it came with.
+#[derive(Debug, Clone)]
+pub struct Session {
+    /// Who is asking.
+    pub caller: Caller,
+    /// The token; nothing for somebody who did not sign in.
+    pub token: Option<CheckedToken>,
+}
+
+/// What is known of a good token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CheckedToken {
+    /// Its id.
+    pub id: TokenId,
+    /// When it ends.
+    pub expires: Timestamp,
+}
+
+impl Session {
+    /// Returns the caller, if it is an administrator.
+    ///
+    /// # Errors
+    /// `unauthenticated` or `forbidden`; `attempted` says what needs an administrator, such as "listing stores".
+    pub fn require_admin(&self, attempted: &str) -> Result<&Caller> {
+        require_admin(&self.caller, attempted)?;
+        Ok(&self.caller)
+    }
+
+    /// Fails for somebody who did not sign in.
+    ///
+    /// # Errors
+    /// `unauthenticated`; `attempted` says what needs a sign-in.
+    pub fn require_user(&self, attempted: &str) -> Result<&Caller> {
+        require_user(&self.caller, attempted)?;
+        Ok(&self.caller)
+    }
+}
+
+/// Fails for everybody but administrators.
+///
+/// # Errors
+/// `unauthenticated` or `forbidden`.
+pub fn require_admin(caller: &Caller, attempted: &str) -> Result<()> {
+    require_user(caller, attempted)?;
+    if caller.is_admin() {
+        return Ok(());
+    }
+    Err(ApiError::new(ErrorCode::Forbidden, format!("{attempted} needs a token with the scope 'admin'")))
+}
+
+/// Fails for somebody who did not sign in.
+///
+/// # Errors
+/// `unauthenticated`.
+pub fn require_user(caller: &Caller, attempted: &str) -> Result<()> {
+    if caller.user.is_some() {
+        return Ok(());
+    }
+    Err(ApiError::new(ErrorCode::Unauthenticated, format!("{attempted} needs a sign-in")))
+}
+
+impl FromRequestParts<AppState> for Session {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, app: &AppState) -> Result<Self> {
+        if let Some(session) = parts.extensions.get::<Session>() {
+            return Ok(session.clone());
+        }
+        let session = match bearer(parts)? {
+            None => Session { caller: Caller::anonymous(), token: None },
+            Some(text) => {
+                let token = app.authenticator.check(text, Timestamp::now())?;
+                let checked = CheckedToken { id: token.id, expires: token.expires };
+                Session { caller: token.caller, token: Some(checked) }
+            }
+        };
+        parts.extensions.insert(session.clone());
+        Ok(session)
+    }
+}
+
+impl FromRequestParts<AppState> for Auth {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, app: &AppState) -> Result<Self> {
+        Ok(Auth(Session::from_request_parts(parts, app).await?.caller))
+    }
+}
+
+/// Returns the token's text, or nothing if no credential was sent.
+fn bearer(parts: &Parts) -> Result<Option<&str>> {
+    let refuse =
+        |why: &str| ApiError::new(ErrorCode::TokenInvalid, format!("cannot read the credential: {why}"));
+    let mut fields = parts.headers.get_all(AUTHORIZATION).iter();
+    let Some(field) = fields.next() else { return Ok(None) };
+    if fields.next().is_some() {
+        return Err(refuse("there is more than one Authorization field"));
+    }
+    // Bounded before anything reads it.
+    if field.len() > MAX_TOKEN_BYTES + 16 {
+        return Err(refuse(&format!("the token has more than {MAX_TOKEN_BYTES} bytes")));
+    }
+    let text = field.to_str().map_err(|_| refuse("it has other characters than visible ASCII"))?;
+    match text.split_once(' ') {
+        Some((scheme, token)) if scheme.eq_ignore_ascii_case("bearer") => Ok(Some(token.trim())),
+        _ => Err(refuse("expected 'Authorization: Bearer TOKEN'")),
+    }
+}
+
+/// Issues and checks tokens, and knows which were revoked.
+pub struct Authenticator {
+    issuer: TokenIssuer,
+    verifier: TokenVerifier,
+    checked: Mutex<HashMap<[u8; 32], VerifiedToken>>,
+    revoked: RwLock<HashSet<TokenId>>,
+}
+
+impl Authenticator {
+    /// Makes one that knows of no revocation yet; [`Authenticator::refresh`] comes next.
+    pub fn new(issuer: TokenIssuer, verifier: TokenVerifier) -> Self {
+        Self { issuer, verifier, checked: Mutex::default(), revoked: RwLock::default() }
+    }
+
+    /// Returns the built-in issuer.
+    pub fn issuer(&self) -> &TokenIssuer {
+        &self.issuer
+    }
+
+    /// Checks a token's text.
+    ///
+    /// # Errors
+    /// `token_invalid`, `token_expired` or `token_revoked`.
+    pub fn check(&self, text: &str, now: Timestamp) -> Result<VerifiedToken> {
+        let token = self.verify(text, now).map_err(|error| ApiError::new(error.code(), error.to_string()))?;
+        if self.revoked.read().unwrap_or_else(PoisonError::into_inner).contains(&token.id) {
+            return Err(ApiError::new(
+                ErrorCode::TokenRevoked,
+                format!("the token {} was revoked", token.id),
+            ));
+        }
+        Ok(token)
+    }
+
+    fn verify(&self, text: &str, now: Timestamp) -> Result<VerifiedToken, TokenError> {
+        let key = *blake3::hash(text.as_bytes()).as_bytes();
+        if let Some(token) = self.checked.lock().unwrap_or_else(PoisonError::into_inner).get(&key) {
+            return match now < token.expires.after(DEFAULT_LEEWAY) {
+                true => Ok(token.clone()),
+                false => Err(TokenError::Expired(token.expires)),
+            };
+        }
+        let token = self.verifier.verify(text, now)?;
+        let mut checked = self.checked.lock().unwrap_or_else(PoisonError::into_inner);
+        if checked.len() >= MAX_CHECKED {
+            checked.clear();
+        }
+        checked.insert(key, token.clone());
+        Ok(token)
+    }
+
+    /// Refuses a token from now on.
+    pub fn revoke(&self, id: TokenId) {
+        self.revoked.write().unwrap_or_else(PoisonError::into_inner).insert(id);
+    }
+
+    /// Asks the catalog for tokens that were revoked since a time. Returns the time to ask from next.
+    ///
+    /// # Errors
+    /// Those of the catalog.
+    pub async fn refresh(&self, catalog: &Catalog, since: Timestamp) -> Result<Timestamp> {
+        let now = catalog.now().await?;
+        let revoked = catalog.revoked_since(since).await?;
+        self.revoked.write().unwrap_or_else(PoisonError::into_inner).extend(revoked);
+        let overlap = i64::try_from(OVERLAP.as_micros()).unwrap_or(i64::MAX);
+        Ok(Timestamp::from_micros(now.as_micros().saturating_sub(overlap)))
+    }
+}
+
+/// Learns of revocations at other servers until the server ends.
+pub async fn follow_revocations(app: AppState) {
+    let mut since = Timestamp::EPOCH;
+    let mut pause = tokio::time::interval(REFRESH_EVERY);
+    pause.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            () = app.stopping.cancelled() => return,
+            _ = pause.tick() => {}
+        }
+        match app.authenticator.refresh(&app.catalog, since).await {
+            Ok(next) => since = next,
+            Err(error) => {
+                tracing::warn!(error = %error, "cannot ask the catalog for revoked tokens; will ask again")
+            }
+        }
+    }
+}

@@ -1,0 +1,476 @@
+//! The publish order: from staged bytes to visible versions (`docs/design/publishing.md`).
+//!
+//! Single objects that arrive at the same time are published together, as a group commit: whoever finds the queue free
+//! takes all that wait.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use percale_catalog::{AnswerKey, Catalog, Commit, Committed, Condition, Intent, IntentRow, Prepare, TaskHolder};
+use percale_core::access::Caller;
+use percale_core::digest::Digest;
+use percale_core::ids::{SpaceId, VersionId};
+use percale_core::tree::HashTree;
+use percale_core::{ErrorCode, ObjectPath, Timestamp};
+use percale_store::failpoint::failpoint;
+use percale_store::{ErrorKind, FileIdentity, Publish, PublishMode, Published, SmallFile, StageToken, Staged, StoreExt, StoreKey};
+use tokio::sync::{mpsc, oneshot};
+
+use crate::error::{ApiError, Result};
+use crate::lease::ServerLease;
+use crate::stores::OpenStore;
+
+/// Most objects in one batch: what keeps a transaction and a flush below some tens of milliseconds.
+pub const MAX_BATCH: usize = 512;
+/// Batches at once: while one waits for the disk, the next is in the database.
+const WORKERS: usize = 2;
+/// Single objects that may wait; beyond that, writers are held back.
+const QUEUE: usize = 4 * MAX_BATCH;
+
+/// Returns where the hash tree of a version lies.
+pub fn tree_key(space: SpaceId, version: VersionId) -> Result<StoreKey> {
+    key(&format!(".percale/trees/{space}/{version}"))
+}
+
+/// Returns the key of a version whose natural key is taken.
+pub fn version_key(space: SpaceId, version: VersionId) -> Result<StoreKey> {
+    key(&format!(".percale/versions/{space}/{version}"))
+}
+
+pub(crate) fn key(text: &str) -> Result<StoreKey> {
+    StoreKey::parse(text).map_err(|error| ApiError::new(ErrorCode::Internal, format!("store key '{text}': {error}")))
+}
+
+/// What is to be published where.
+#[derive(Debug, Clone)]
+pub struct NewObject {
+    /// Who publishes.
+    pub caller: Caller,
+    /// Where.
+    pub path: ObjectPath,
+    /// Whether missing collections above are made.
+    pub parents: bool,
+    /// What must be there.
+    pub condition: Condition,
+    /// When its owner last modified it.
+    pub mtime: Option<Timestamp>,
+    /// Further digests to keep.
+    pub digests: Vec<Digest>,
+    /// Where the answer is recorded in the transaction that makes the version.
+    pub answer: Option<AnswerKey>,
+}
+
+/// Bytes that are staged and hashed.
+#[derive(Debug, Clone)]
+pub struct StagedContent {
+    /// Where they are.
+    pub store: Arc<OpenStore>,
+    /// The staged file.
+    pub staged: Staged,
+    /// Their tree.
+    pub tree: HashTree,
+}
+
+/// One object on its way.
+pub type Item = (NewObject, StagedContent);
+
+struct Waiting {
+    item: Item,
+    answer: oneshot::Sender<Result<Committed>>,
+}
+
+/// Publishes staged bytes under this server's lease.
+pub struct Publisher {
+    catalog: Catalog,
+    lease: Arc<ServerLease>,
+    queue: mpsc::Sender<Waiting>,
+}
+
+impl Publisher {
+    /// Makes the publisher and its workers, which end when it is dropped.
+    pub fn new(catalog: Catalog, lease: Arc<ServerLease>) -> Arc<Self> {
+        let (queue, waiting) = mpsc::channel(QUEUE);
+        let waiting = Arc::new(tokio::sync::Mutex::new(waiting));
+        for _ in 0..WORKERS {
+            tokio::spawn(work(catalog.clone(), lease.clone(), waiting.clone()));
+        }
+        Arc::new(Self { catalog, lease, queue })
+    }
+
+    /// Publishes one object, together with others that wait.
+    ///
+    /// # Cancellation
+    /// Dropping the future does not stop the publication.
+    pub async fn publish_one(&self, object: NewObject, content: StagedContent) -> Result<Committed> {
+        let (answer, result) = oneshot::channel();
+        let stopping = |_| ApiError::new(ErrorCode::StoreUnavailable, "the server is stopping");
+        self.queue.send(Waiting { item: (object, content), answer }).await.map_err(|error| stopping(error.to_string()))?;
+        result.await.map_err(|error| stopping(error.to_string()))?
+    }
+
+    /// Publishes many objects, each with its own outcome, in their order.
+    pub async fn publish_many(&self, items: Vec<Item>) -> Vec<Result<Committed>> {
+        publish_direct(&self.catalog, &self.lease, items).await
+    }
+
+    /// Publishes one object whose bytes were staged under an upload's own lease. What was prepared before and not
+    /// committed, since a server died or the catalog was away, goes on from there.
+    pub async fn publish_upload(&self, holder: TaskHolder, object: NewObject, content: StagedContent) -> Result<Committed> {
+        let begun = self.catalog.intents_of(holder.lease).await?;
+        let begun = begun.into_iter().find(|row| row.token == content.staged.token.to_string());
+        let mut results = match begun {
+            Some(IntentRow { intent, .. }) => {
+                let prepared = vec![Prepared { index: 0, intent, item: (object, content) }];
+                finish(&self.catalog, &self.lease, prepared, 1, OnFailure::Keep).await
+            }
+            None => publish(&self.catalog, &self.lease, holder, vec![(object, content)], OnFailure::Keep).await,
+        };
+        results.pop().unwrap_or_else(|| Err(lost()))
+    }
+}
+
+async fn work(
+    catalog: Catalog,
+    lease: Arc<ServerLease>,
+    waiting: Arc<tokio::sync::Mutex<mpsc::Receiver<Waiting>>>,
+) {
+    let mut batch = Vec::with_capacity(MAX_BATCH);
+    loop {
+        // Held only to take what waits; the other worker takes the next batch while this one is on its way.
+        let taken = waiting.lock().await.recv_many(&mut batch, MAX_BATCH).await;
+        if taken == 0 {
+            return;
+        }
+        let (items, answers): (Vec<_>, Vec<_>) = batch.drain(..).map(|one: Waiting| (one.item, one.answer)).unzip();
+        let results = publish_direct(&catalog, &lease, items).await;
+        for (answer, result) in answers.into_iter().zip(results) {
+            // Nobody waits for it if the client went away; it is published all the same.
+            let _ = answer.send(result);
+        }
+    }
+}
+
+/// Publishes what was staged under this server's own lease.
+async fn publish_direct(catalog: &Catalog, lease: &ServerLease, items: Vec<Item>) -> Vec<Result<Committed>> {
+    match lease.current() {
+        Ok(holder) => publish(catalog, lease, holder, items, OnFailure::Discard).await,
+        Err(error) => {
+            discard(&items).await;
+            items.iter().map(|_| Err(error.clone())).collect()
+        }
+    }
+}
+
+/// What becomes of the bytes of an item that fails.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum OnFailure {
+    /// They are removed: their sender has them and sends them again.
+    Discard,
+    /// They are kept if asking again can help: they belong to a resumable upload.
+    Keep,
+}
+
+impl OnFailure {
+    /// While the catalog is away it may not be known whether a version was committed. Its intent stays then in any case;
+    /// who takes over the lease, or asks again for the upload, finds out.
+    fn keeps(self, error: &ApiError) -> bool {
+        match error.code() {
+            ErrorCode::CatalogUnavailable => true,
+            ErrorCode::StoreUnavailable | ErrorCode::Timeout | ErrorCode::NoSpace | ErrorCode::RateLimited => {
+                self == Self::Keep
+            }
+            _ => false,
+        }
+    }
+}
+
+struct Prepared {
+    index: usize,
+    intent: Intent,
+    item: Item,
+}
+
+/// Step 2, then the rest. Consumes the staged bytes of every item that fails for good.
+async fn publish(
+    catalog: &Catalog,
+    lease: &ServerLease,
+    holder: TaskHolder,
+    items: Vec<Item>,
+    on_failure: OnFailure,
+) -> Vec<Result<Committed>> {
+    failpoint("publish.after_stage");
+    let count = items.len();
+    let wanted = items.iter().map(|(object, content)| Prepare {
+        caller: object.caller.clone(),
+        path: object.path.clone(),
+        parents: object.parents,
+        condition: object.condition,
+        lease: holder.lease,
+        fence: holder.fence,
+        store: content.store.row.id,
+        natural_key: may_have_natural_key(&content.store),
+        token: content.staged.token.to_string(),
+        identity: content.staged.identity.as_ref().map(ToString::to_string),
+        size: Some(content.tree.size()),
+        mtime: object.mtime,
+    });
+    let intents = catalog.prepare(wanted.collect()).await;
+    failpoint("publish.after_prepare");
+
+    let mut failed = Vec::new();
+    let mut prepared = Vec::with_capacity(count);
+    let mut refused = Vec::new();
+    for (index, (item, intent)) in items.into_iter().zip(intents).enumerate() {
+        match intent {
+            Ok(intent) => prepared.push(Prepared { index, intent, item }),
+            Err(error) => {
+                let error = ApiError::from(error).with_path(&item.0.path);
+                if on_failure == OnFailure::Discard || !on_failure.keeps(&error) {
+                    refused.push(item);
+                }
+                failed.push((index, error));
+            }
+        }
+    }
+    discard(&refused).await;
+    let mut results = finish(catalog, lease, prepared, count, on_failure).await;
+    for (index, error) in failed {
+        results[index] = Err(error);
+    }
+    results
+}
+
+/// A file may have its object's own path as key only where recovery can tell our file from another's that was there.
+fn may_have_natural_key(store: &OpenStore) -> bool {
+    let can = store.store.capabilities();
+    can.identities && can.write.publish_if_absent && can.write.late_key
+}
+
+/// Steps 3 to 6 for what was prepared. `count` is the number of results; those of items not in `prepared` are filled in
+/// by the caller.
+async fn finish(
+    catalog: &Catalog,
+    lease: &ServerLease,
+    prepared: Vec<Prepared>,
+    count: usize,
+    on_failure: OnFailure,
+) -> Vec<Result<Committed>> {
+    let mut results: Vec<Result<Committed>> = (0..count).map(|_| Err(lost())).collect();
+    let mut published = Vec::with_capacity(prepared.len());
+    for (store, group) in by_store(prepared) {
+        for (one, outcome) in to_store(lease, &store, group).await {
+            match outcome {
+                Ok(at) => published.push((one, at)),
+                Err(error) => {
+                    if !on_failure.keeps(&error) {
+                        undo(catalog, &one).await;
+                    }
+                    results[one.index] = Err(error.with_path(&one.item.0.path));
+                }
+            }
+        }
+    }
+
+    let written = published.iter().map(|(one, at)| Commit {
+        key: Some(at.key.to_string()),
+        digests: one.item.0.digests.clone(),
+        generation: at.meta.generation.as_ref().map(ToString::to_string),
+        mtime: one.item.0.mtime,
+        answer: one.item.0.answer.clone(),
+        ..Commit::new(one.intent.id, one.item.1.tree.size(), Some(one.item.1.tree.root()))
+    });
+    let committed = catalog.commit(written.collect()).await;
+    failpoint("publish.after_commit");
+    for ((one, at), outcome) in published.into_iter().zip(committed) {
+        results[one.index] = match outcome {
+            Ok(committed) => Ok(committed),
+            Err(error) => {
+                let error = ApiError::from(error).with_path(&one.item.0.path);
+                if !on_failure.keeps(&error) {
+                    undo(catalog, &one).await;
+                }
+                Err(error)
+            }
+        };
+    }
+    results
+}
+
+fn by_store(prepared: Vec<Prepared>) -> Vec<(Arc<OpenStore>, Vec<Prepared>)> {
+    let mut groups: HashMap<_, (Arc<OpenStore>, Vec<Prepared>)> = HashMap::new();
+    for one in prepared {
+        let store = one.item.1.store.clone();
+        groups.entry(store.row.id).or_insert_with(|| (store, Vec::new())).1.push(one);
+    }
+    groups.into_values().collect()
+}
+
+/// Steps 3 to 5: flush, rename, flush, for the contents and for the trees of those of more than one group.
+async fn to_store(
+    lease: &ServerLease,
+    store: &Arc<OpenStore>,
+    group: Vec<Prepared>,
+) -> Vec<(Prepared, Result<Published>)> {
+    let trees = stage_trees(lease, store, &group).await;
+    let mut files = Vec::with_capacity(group.len() + trees.len());
+    let mut unusable = HashMap::new();
+    for (at, one) in group.iter().enumerate() {
+        let staged = &one.item.1.staged;
+        match key(&one.intent.key) {
+            Ok(key) => files.push((at, Publish::if_absent(staged.token.clone(), key, staged.identity.clone()))),
+            Err(error) => drop(unusable.insert(at, error)),
+        }
+    }
+    for (at, tree) in trees {
+        match tree {
+            Ok(file) => files.push((at, file)),
+            Err(error) => drop(unusable.insert(at, error)),
+        }
+    }
+    files.retain(|(at, _)| !unusable.contains_key(at));
+
+    let outcomes = publish_files(store, &files).await;
+    let mut published: HashMap<usize, Published> = HashMap::new();
+    let mut taken = Vec::new();
+    for ((at, file), outcome) in files.into_iter().zip(outcomes) {
+        let is_content = file.mode == PublishMode::IfAbsent;
+        match outcome {
+            Ok(done) if is_content => drop(published.insert(at, done)),
+            Ok(_) => {}
+            // A foreign file lies at the natural key; ours goes where only we write.
+            Err(error) if is_content && error.kind() == ErrorKind::AlreadyExists => taken.push((at, file)),
+            Err(error) => drop(unusable.insert(at, error.into())),
+        }
+    }
+    let mut elsewhere = Vec::new();
+    for (at, mut file) in taken {
+        let intent = &group[at].intent;
+        match version_key(intent.space, intent.version) {
+            Ok(key) if store.store.capabilities().write.late_key => {
+                file.key = key;
+                elsewhere.push((at, file));
+            }
+            _ => drop(unusable.insert(
+                at,
+                ApiError::new(ErrorCode::Conflict, format!("the key '{}' is taken on store {}", file.key, store.row.name)),
+            )),
+        }
+    }
+    let outcomes = publish_files(store, &elsewhere).await;
+    for ((at, _), outcome) in elsewhere.into_iter().zip(outcomes) {
+        match outcome {
+            Ok(done) => drop(published.insert(at, done)),
+            Err(error) => drop(unusable.insert(at, error.into())),
+        }
+    }
+
+    let outcome = |at| match (unusable.remove(&at), published.remove(&at)) {
+        (None, Some(done)) => Ok(done),
+        (Some(error), _) => Err(error),
+        (None, None) => Err(lost()),
+    };
+    let mut outcome = outcome;
+    group.into_iter().enumerate().map(|(at, one)| (one, outcome(at))).collect()
+}
+
+async fn publish_files(store: &OpenStore, files: &[(usize, Publish)]) -> Vec<percale_store::Result<Published>> {
+    if files.is_empty() {
+        return Vec::new();
+    }
+    match store.store.publish(files.iter().map(|(_, file)| file.clone()).collect()).await {
+        Ok(outcomes) => outcomes,
+        Err(error) => files.iter().map(|_| Err(error.clone())).collect(),
+    }
+}
+
+/// Stages the trees of contents of more than one group, under this server's lease.
+async fn stage_trees(lease: &ServerLease, store: &OpenStore, group: &[Prepared]) -> Vec<(usize, Result<Publish>)> {
+    let mut wanted = Vec::new();
+    let mut files = Vec::new();
+    for (at, one) in group.iter().enumerate().filter(|(_, one)| one.item.1.tree.groups().len() > 1) {
+        let named = tree_key(one.intent.space, one.intent.version).and_then(|key| Ok((key, lease.token()?)));
+        match named {
+            Ok((key, token)) => {
+                let bytes = Bytes::from(one.item.1.tree.encode());
+                files.push(SmallFile { token: token.clone(), key: Some(key.clone()), bytes });
+                wanted.push((at, Ok((token, key))));
+            }
+            Err(error) => wanted.push((at, Err(error))),
+        }
+    }
+    if files.is_empty() {
+        return wanted.into_iter().map(|(at, outcome)| (at, outcome.and_then(|_| Err(lost())))).collect();
+    }
+    let mut staged = match store.store.stage_small(files).await {
+        Ok(staged) => staged.into_iter(),
+        Err(error) => {
+            let error = ApiError::from(error);
+            return wanted.into_iter().map(|(at, _)| (at, Err(error.clone()))).collect();
+        }
+    };
+    wanted
+        .into_iter()
+        .map(|(at, outcome)| {
+            let file = outcome.and_then(|(token, key)| {
+                let staged = staged.next().ok_or_else(lost)??;
+                // The tree of a version is the same whoever writes it, so it may be written again.
+                Ok(Publish { token, key, mode: PublishMode::Replace, identity: staged.identity })
+            });
+            (at, file)
+        })
+        .collect()
+}
+
+/// Removes the bytes of an object that did not become visible, and then its intent. What fails here is left to whoever
+/// takes the lease over.
+async fn undo(catalog: &Catalog, one: &Prepared) {
+    let (_, content) = &one.item;
+    let undone = undo_files(&content.store, &one.intent, &content.staged.token, content.staged.identity.as_ref()).await;
+    let version = one.intent.version.0;
+    match undone {
+        Ok(()) => {
+            if let Err(error) = catalog.abandon(vec![one.intent.id]).await {
+                tracing::warn!(version, %error, "cannot delete an intent yet");
+            }
+        }
+        Err(error) => tracing::warn!(version, %error, "cannot undo a publication yet"),
+    }
+}
+
+/// Removes the bytes of an intent from the places where they may be: staged, at the reserved key, at the key of the
+/// version, and the tree. Another's file at the reserved key is told by its identity and stays. May be repeated.
+///
+/// # Errors
+/// Whatever the store answers; then something may be left.
+pub(crate) async fn undo_files(
+    store: &OpenStore,
+    intent: &Intent,
+    token: &StageToken,
+    identity: Option<&FileIdentity>,
+) -> Result<()> {
+    store.store.discard(token).await?;
+    let own = version_key(intent.space, intent.version)?;
+    let reserved = key(&intent.key)?;
+    if reserved != own && let Some(identity) = identity {
+        match store.store.delete_one(&reserved, Some(identity.clone())).await {
+            Err(error) if error.kind() != ErrorKind::Changed => return Err(error.into()),
+            _ => {}
+        }
+    }
+    store.store.delete_one(&own, None).await?;
+    store.store.delete_one(&tree_key(intent.space, intent.version)?, None).await?;
+    Ok(())
+}
+
+async fn discard(items: &[Item]) {
+    for (_, content) in items {
+        if let Err(error) = content.store.store.discard(&content.staged.token).await {
+            tracing::info!(token = %content.staged.token, %error, "staged bytes are left to the next take-over");
+        }
+    }
+}
+
+fn lost() -> ApiError {
+    ApiError::new(ErrorCode::Internal, "a publication ended without a result")
+}

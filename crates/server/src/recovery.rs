@@ -1,0 +1,132 @@
+//! What a dead server or an abandoned upload left behind, and bytes that lost their name (`docs/design/leases.md`,
+//! `docs/design/publishing.md`).
+//!
+//! Every step may be repeated: a server that dies in the middle leaves a lapsed lease, and the next one begins again.
+
+use std::time::Duration;
+
+use percale_catalog::{Catalog, Garbage, LapsedLease, LeaseKind};
+use percale_core::ids::StoreId;
+use percale_store::{Delete, FileIdentity};
+use tokio_util::sync::CancellationToken;
+
+use crate::error::Result;
+use crate::lease::{ServerLease, TTL};
+use crate::publish::{key, tree_key, undo_files};
+use crate::stores::Registry;
+
+/// How often lapsed leases are looked for.
+const EVERY: Duration = Duration::from_secs(5);
+/// Leases taken over, and files collected, in one step.
+const STEP: usize = 1000;
+
+/// Takes over what lapsed and collects garbage.
+pub struct Recovery {
+    catalog: Catalog,
+    stores: std::sync::Arc<Registry>,
+    holder: String,
+}
+
+impl Recovery {
+    /// Makes it for this server.
+    pub fn new(catalog: Catalog, stores: std::sync::Arc<Registry>, lease: &ServerLease) -> Self {
+        Self { catalog, stores, holder: lease.holder().to_owned() }
+    }
+
+    /// Undoes what servers before this one left, so that it does not wait for their leases to lapse. Only for an embedded
+    /// catalog, which has one server at a time; to be called before this server takes its own lease.
+    ///
+    /// # Errors
+    /// If the catalog does not answer. A store that does not answer keeps its leases for later.
+    pub async fn at_start(catalog: &Catalog, stores: &std::sync::Arc<Registry>, holder: &str) -> Result<()> {
+        let recovery = Self { catalog: catalog.clone(), stores: stores.clone(), holder: holder.to_owned() };
+        for lapsed in catalog.take_over_all(LeaseKind::Server, holder, TTL).await? {
+            recovery.undo_and_log(lapsed).await;
+        }
+        recovery.collect().await
+    }
+
+    /// Looks after lapsed leases and garbage until `stop`.
+    pub async fn run(self, stop: CancellationToken) {
+        loop {
+            if let Err(error) = self.step().await {
+                tracing::warn!(%error, "recovery goes on later");
+            }
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = tokio::time::sleep(EVERY) => {}
+            }
+        }
+    }
+
+    async fn step(&self) -> Result<()> {
+        for lapsed in self.catalog.take_over_lapsed(None, &self.holder, TTL, STEP).await? {
+            self.undo_and_log(lapsed).await;
+        }
+        self.collect().await
+    }
+
+    async fn undo_and_log(&self, lapsed: LapsedLease) {
+        let (kind, fence) = (lapsed.lease.kind, lapsed.old_fence.0);
+        match self.undo(&lapsed).await {
+            Ok(intents) => tracing::info!(%kind, fence, intents, old_holder = lapsed.old_holder, "lease taken over"),
+            Err(error) => tracing::warn!(%kind, fence, %error, "lease not undone yet; it is taken over again"),
+        }
+    }
+
+    /// Undoes the intents of a lease, removes what was staged under it, and gives it back.
+    async fn undo(&self, lapsed: &LapsedLease) -> Result<usize> {
+        let intents = self.catalog.intents_of(lapsed.lease.id).await?;
+        for row in &intents {
+            let store = self.stores.get(row.intent.store).await?;
+            let identity = row.identity.as_deref().map(FileIdentity::new);
+            match row.token.parse() {
+                Ok(token) => undo_files(&store, &row.intent, &token, identity.as_ref()).await?,
+                Err(error) => tracing::error!(token = row.token, %error, "an intent names no staged file"),
+            }
+            self.catalog.delete_intent(row.intent.id).await?;
+        }
+        self.stores.open_all().await?;
+        for store in self.stores.all() {
+            // A take-over that died may have staged nothing, but its predecessor's files may be left.
+            store.store.discard_fence(lapsed.old_fence).await?;
+            store.store.discard_fence(lapsed.lease.fence).await?;
+        }
+        self.catalog.release_lease(lapsed.lease.id, lapsed.lease.fence).await?;
+        Ok(intents.len())
+    }
+
+    /// Deletes bytes that lost their last name: the file and its tree, then the row.
+    async fn collect(&self) -> Result<()> {
+        for store in self.catalog.stores().await? {
+            while self.collect_from(store.id).await? == STEP {}
+        }
+        Ok(())
+    }
+
+    async fn collect_from(&self, store: StoreId) -> Result<usize> {
+        let garbage = self.catalog.garbage(store, STEP).await?;
+        if garbage.is_empty() {
+            return Ok(0);
+        }
+        let open = self.stores.get(store).await?;
+        let mut files = Vec::with_capacity(2 * garbage.len());
+        for one in &garbage {
+            files.push(Delete::key(key(&one.key)?));
+            files.push(Delete::key(tree_key(one.space, one.version)?));
+        }
+        let outcomes = open.store.delete(files).await?;
+        let gone = |outcomes: &[percale_store::Result<bool>]| outcomes.iter().all(Result::is_ok);
+        let (done, failed): (Vec<_>, Vec<_>) =
+            garbage.into_iter().zip(outcomes.chunks(2)).partition(|(_, outcomes)| gone(outcomes));
+        if let Some((one, _)) = failed.first() {
+            tracing::warn!(store = %open.row.name, files = failed.len(), first = one.key, "cannot delete garbage yet");
+        }
+        let count = if failed.is_empty() { done.len() } else { 0 };
+        let done: Vec<Garbage> = done.into_iter().map(|(one, _)| one).collect();
+        if !done.is_empty() {
+            self.catalog.collected(done).await?;
+        }
+        Ok(count)
+    }
+}

@@ -1,0 +1,176 @@
+//! The site's stores: which there are, and how each is opened.
+
+use std::collections::HashMap;
+use std::sync::{Arc, RwLock};
+use std::time::{Duration, Instant};
+
+use percale_catalog::{Catalog, StoreLayout, StoreState};
+use percale_core::ErrorCode;
+use percale_core::access::Caller;
+use percale_core::ids::StoreId;
+use percale_core::path::SpaceName;
+use percale_store::SharedStore;
+use percale_store::wrappers::{StackPolicy, standard_stack};
+use percale_trust::Sealer;
+
+use crate::error::{ApiError, Result};
+
+/// How long a server believes what it knows of stores and spaces that another server may have changed.
+const BELIEF: Duration = Duration::from_secs(2);
+/// What a store's credential is sealed for.
+pub const SECRET_PURPOSE: &str = "store credential";
+
+/// A store that is open.
+#[derive(Debug)]
+pub struct OpenStore {
+    /// Its row in the catalog.
+    pub row: percale_catalog::Store,
+    /// What reads and writes it.
+    pub store: SharedStore,
+}
+
+impl OpenStore {
+    /// Tells whether the bytes under a key stay as they are until the key is given up.
+    pub fn is_managed(&self) -> bool {
+        self.row.layout == StoreLayout::Managed
+    }
+}
+
+/// The stores of this site, opened when they are first needed.
+pub struct Registry {
+    catalog: Catalog,
+    sealer: Arc<Sealer>,
+    policy: StackPolicy,
+    open: RwLock<HashMap<StoreId, Arc<OpenStore>>>,
+    defaults: RwLock<HashMap<SpaceName, (StoreId, Instant)>>,
+}
+
+impl Registry {
+    /// Makes the registry; nothing is opened yet.
+    pub fn new(catalog: Catalog, sealer: Arc<Sealer>) -> Self {
+        Self {
+            catalog,
+            sealer,
+            policy: StackPolicy::default(),
+            open: RwLock::default(),
+            defaults: RwLock::default(),
+        }
+    }
+
+    /// Returns a store.
+    ///
+    /// # Errors
+    /// `NotFound` if the site has no such store, `StoreUnavailable` if it cannot be opened.
+    pub async fn get(&self, id: StoreId) -> Result<Arc<OpenStore>> {
+        if let Some(store) = self.known(id) {
+            return Ok(store);
+        }
+        let rows = self.catalog.stores().await?;
+        let row = rows.into_iter().find(|row| row.id == id);
+        let row = row.ok_or_else(|| ApiError::new(ErrorCode::NotFound, format!("no store {id} at this site")))?;
+        let opened = Arc::new(self.open(row).await?);
+        let mut open = self.open.write().expect("no holder of this lock panics");
+        Ok(open.entry(id).or_insert(opened).clone())
+    }
+
+    fn known(&self, id: StoreId) -> Option<Arc<OpenStore>> {
+        self.open.read().expect("no holder of this lock panics").get(&id).cloned()
+    }
+
+    /// Opens every store, and returns those that could not be opened with the reason.
+    pub async fn open_all(&self) -> Result<Vec<(String, ApiError)>> {
+        let mut failed = Vec::new();
+        for row in self.catalog.stores().await? {
+            if let Err(error) = self.get(row.id).await {
+                failed.push((row.name, error));
+            }
+        }
+        Ok(failed)
+    }
+
+    /// Returns every store that is open.
+    pub fn all(&self) -> Vec<Arc<OpenStore>> {
+        self.open.read().expect("no holder of this lock panics").values().cloned().collect()
+    }
+
+    /// Forgets what is known of a store that was changed or removed.
+    pub fn forget(&self, id: StoreId) {
+        self.open.write().expect("no holder of this lock panics").remove(&id);
+        self.defaults.write().expect("no holder of this lock panics").retain(|_, (store, _)| *store != id);
+    }
+
+    /// Forgets which store new data of a space goes to.
+    pub fn forget_space(&self, space: &SpaceName) {
+        self.defaults.write().expect("no holder of this lock panics").remove(space);
+    }
+
+    /// Returns the store that new data of a space goes to: the space's own, else the site's first that takes data.
+    ///
+    /// # Errors
+    /// `StoreUnavailable` if there is none that takes data.
+    pub async fn for_new_data(&self, space: &SpaceName) -> Result<Arc<OpenStore>> {
+        let known = self.defaults.read().expect("no holder of this lock panics").get(space).copied();
+        let id = match known {
+            Some((id, since)) if since.elapsed() < BELIEF => id,
+            _ => self.choose(space).await?,
+        };
+        self.get(id).await
+    }
+
+    async fn choose(&self, space: &SpaceName) -> Result<StoreId> {
+        let system = crate::app::system_caller();
+        let wanted = self.catalog.space(&system, space).await?.store;
+        let rows = self.catalog.stores().await?;
+        let mut taking = rows.iter().filter(|row| row.state == StoreState::Online);
+        let chosen = match wanted {
+            Some(id) => taking.find(|row| row.id == id),
+            None => taking.next(),
+        };
+        let chosen = chosen.ok_or_else(|| {
+            let detail = match wanted {
+                Some(_) => format!("the store of space {space} takes no new data"),
+                None => format!("no store of this site takes new data for space {space}"),
+            };
+            ApiError::new(ErrorCode::StoreUnavailable, detail)
+        })?;
+        // A row that changed (another server drained or reconfigured it) is opened anew.
+        if self.known(chosen.id).is_some_and(|open| open.row != *chosen) {
+            self.forget(chosen.id);
+        }
+        let mut defaults = self.defaults.write().expect("no holder of this lock panics");
+        defaults.insert(space.clone(), (chosen.id, Instant::now()));
+        Ok(chosen.id)
+    }
+
+    /// Opens a store as it is described, without keeping it: to find out whether it can be used.
+    ///
+    /// # Errors
+    /// `InvalidRequest` for settings that cannot be, or whatever the storage answers.
+    pub async fn probe(&self, row: percale_catalog::Store) -> Result<OpenStore> {
+        let open = self.open(row).await?;
+        if open.store.capabilities().usage {
+            open.store.usage().await?;
+        }
+        Ok(open)
+    }
+
+    async fn open(&self, row: percale_catalog::Store) -> Result<OpenStore> {
+        let secret = match &row.secret {
+            Some(sealed) => Some(self.sealer.open(SECRET_PURPOSE, &sealed.0)?),
+            None => None,
+        };
+        let store = crate::connect::open(&row, secret.as_deref()).await?;
+        Ok(OpenStore { store: standard_stack(store, &row.name, &self.policy), row })
+    }
+
+    /// Returns what a caller who manages the site sees of a store's room: total and free bytes.
+    pub async fn usage(&self, id: StoreId) -> Option<percale_store::Usage> {
+        let open = self.get(id).await.ok()?;
+        if open.store.capabilities().usage { open.store.usage().await.ok() } else { None }
+    }
+
+    /// Tells whether a caller may add, change and remove stores.
+    pub fn may_manage(caller: &Caller) -> bool {
+        caller.is_admin()
+    }
+}

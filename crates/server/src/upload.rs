@@ -1,0 +1,502 @@
+//! Resumable uploads: bytes arrive in any order over any number of requests, survive the server, and become a version at
+//! the end.
+//!
+//! What is known of an upload is in its lease's row; what has arrived, in the restart marker beside the partial data.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use bytes::{Bytes, BytesMut};
+use percale_api::uploads::{CommitUpload, NewUpload, Upload};
+use percale_catalog::{AnswerKey, Catalog, Committed, Condition, Lease, LeaseKind, TaskHolder};
+use percale_core::access::{Caller, Permission};
+use percale_core::digest::Hasher;
+use percale_core::ids::{LeaseId, StoreId};
+use percale_core::tree::{GROUP_SIZE, group_range, hash_group};
+use percale_core::{ByteCount, ByteRange, ErrorCode, ObjectPath, Timestamp};
+use percale_mover::{DataFrame, ReceivedGroups};
+use percale_store::{Stage, StageOptions, StageToken};
+use serde::{Deserialize, Serialize};
+use tokio::sync::RwLock;
+
+use crate::error::{ApiError, Result};
+use crate::publish::{NewObject, Publisher, StagedContent};
+use crate::stores::{OpenStore, Registry};
+
+/// Bytes after which what arrived is flushed and the marker written: what is sent again at most after a power failure.
+const MARK_EVERY: u64 = 64 << 20;
+/// A marker has 40 bytes for each MiB, so for large contents it is written less often: at most this many times.
+const MARKS: u64 = 256;
+/// Largest content of one object: what 32 bytes of hash for each MiB keep below 2 GiB of memory.
+pub const MAX_SIZE: ByteCount = ByteCount::gib(64 << 10);
+/// Uploads that one server works on at a time.
+const MAX_SESSIONS: usize = 10_000;
+
+/// What the lease of an upload keeps, version 1.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Body {
+    v: u32,
+    path: ObjectPath,
+    size: ByteCount,
+    condition: Condition,
+    parents: bool,
+    mtime: Option<Timestamp>,
+    store: StoreId,
+    token: StageToken,
+}
+
+/// An upload that this server works on.
+pub struct Session {
+    id: LeaseId,
+    body: Body,
+    store: Arc<OpenStore>,
+    holder: TaskHolder,
+    owner: String,
+    /// Taken out when the upload is committed. Writers share it, since parts are written side by side.
+    stage: RwLock<Option<Box<dyn Stage>>>,
+    arrived: Mutex<Arrived>,
+    /// One at a time: a marker must not be older than the one it replaces.
+    marking: tokio::sync::Mutex<()>,
+}
+
+struct Arrived {
+    groups: ReceivedGroups,
+    unmarked: u64,
+    renewed: Instant,
+    expires: Timestamp,
+}
+
+/// The resumable uploads of this site.
+pub struct Uploads {
+    catalog: Catalog,
+    stores: Arc<Registry>,
+    publisher: Arc<Publisher>,
+    ttl: Duration,
+    sessions: tokio::sync::Mutex<HashMap<LeaseId, Arc<Session>>>,
+}
+
+impl Uploads {
+    /// Makes the service. `ttl` is how long an upload lives after its last byte.
+    pub fn new(catalog: Catalog, stores: Arc<Registry>, publisher: Arc<Publisher>, ttl: Duration) -> Self {
+        Self { catalog, stores, publisher, ttl, sessions: tokio::sync::Mutex::default() }
+    }
+
+    /// Opens an upload. Nothing is visible until it is committed.
+    ///
+    /// # Errors
+    /// - `PayloadTooLarge` beyond [`MAX_SIZE`] or what the store takes.
+    /// - What [`Catalog::permission`] says of the path.
+    pub async fn open(&self, caller: &Caller, new: NewUpload, condition: Condition) -> Result<Upload> {
+        let size = ByteCount(new.size);
+        crate::http::authorize(&self.catalog, caller, &new.path, Permission::Write).await?;
+        let store = self.stores.for_new_data(&space_of(&new.path)?).await?;
+        let most = store.store.capabilities().write.max_size.unwrap_or(MAX_SIZE).min(MAX_SIZE);
+        if size > most {
+            let detail = format!("{size} are more than the {most} that one object may have here");
+            return Err(ApiError::new(ErrorCode::PayloadTooLarge, detail).with_path(&new.path));
+        }
+        let owner = owner_of(caller);
+        let lease = self
+            .catalog
+            .acquire_lease(LeaseKind::Upload, &owner, self.ttl, serde_json::json!({"v": 1}))
+            .await?;
+        let token = StageToken::new(lease.fence, "upload")
+            .map_err(|error| ApiError::new(ErrorCode::Internal, error.to_string()))?;
+        let body = Body {
+            v: 1,
+            path: new.path,
+            size,
+            condition,
+            parents: new.parents,
+            mtime: new.mtime,
+            store: store.row.id,
+            token: token.clone(),
+        };
+        let session = match self.begin(&lease, body, store, owner).await {
+            Ok(session) => session,
+            Err(error) => {
+                self.catalog.release_lease(lease.id, lease.fence).await?;
+                return Err(error);
+            }
+        };
+        let upload = session.describe();
+        self.keep(session).await;
+        Ok(upload)
+    }
+
+    async fn begin(&self, lease: &Lease, body: Body, store: Arc<OpenStore>, owner: String) -> Result<Arc<Session>> {
+        let json = serde_json::to_value(&body)
+            .map_err(|error| ApiError::new(ErrorCode::Internal, format!("cannot describe an upload: {error}")))?;
+        self.catalog.update_lease_body(lease.id, lease.fence, json).await?;
+        Session::open(lease, body, store, owner, false).await
+    }
+
+    async fn keep(&self, session: Arc<Session>) {
+        let mut sessions = self.sessions.lock().await;
+        if sessions.len() >= MAX_SESSIONS {
+            // Idle ones can be opened again from their marker.
+            sessions.retain(|_, session| Arc::strong_count(session) > 1);
+        }
+        sessions.insert(session.id, session);
+    }
+
+    /// Returns an upload of the caller, opened again from its marker if another process had it.
+    ///
+    /// # Errors
+    /// `NotFound` if there is none, or it is another's.
+    pub async fn session(&self, caller: &Caller, id: LeaseId) -> Result<Arc<Session>> {
+        let missing = || ApiError::new(ErrorCode::NotFound, format!("no upload {id}: it ended, or was never opened"));
+        let is_allowed = |owner: &str| caller.is_admin() || owner == owner_of(caller);
+        // Held while it is opened, so that two requests do not open it twice.
+        let mut sessions = self.sessions.lock().await;
+        if let Some(session) = sessions.get(&id) {
+            return if is_allowed(&session.owner) { Ok(session.clone()) } else { Err(missing()) };
+        }
+        let lease = self.catalog.lease(id).await.map_err(|error| match error.code() {
+            ErrorCode::NotFound => missing(),
+            _ => error.into(),
+        })?;
+        if lease.kind != LeaseKind::Upload || !is_allowed(&lease.holder) {
+            return Err(missing());
+        }
+        let body: Body = serde_json::from_value(lease.body.clone()).map_err(|_| missing())?;
+        let store = self.stores.get(body.store).await?;
+        let owner = lease.holder.clone();
+        let session = Session::open(&lease, body, store, owner, true).await?;
+        sessions.insert(id, session.clone());
+        Ok(session)
+    }
+
+    /// Writes a verified group, and lengthens the upload's life.
+    ///
+    /// # Errors
+    /// - `DigestMismatch` if the bytes are not those of the hash.
+    /// - `LeaseExpired` if the upload lapsed or was committed meanwhile.
+    pub async fn write(&self, session: &Session, group: DataFrame) -> Result<()> {
+        let group = tokio::task::spawn_blocking(move || group.verify().map(|()| group));
+        let group = group
+            .await
+            .map_err(|error| ApiError::new(ErrorCode::Internal, error.to_string()))?
+            .map_err(|error| ApiError::new(error.code(), error.to_string()).with_path(&session.body.path))?;
+        if group.size != session.body.size {
+            let detail = format!("the upload has {}, the frames speak of {}", session.body.size, group.size);
+            return Err(ApiError::new(ErrorCode::InvalidRequest, detail).with_path(&session.body.path));
+        }
+        session.write(&group).await?;
+        self.lengthen(session).await
+    }
+
+    /// Takes plain bytes from where the upload stands. What does not fill a whole group at the end of a cut request is
+    /// dropped, so the next offset is always a multiple of 1 MiB.
+    ///
+    /// # Errors
+    /// `Conflict` if `offset` is not where the upload stands.
+    pub async fn append<S>(&self, session: &Session, offset: u64, mut body: S) -> Result<ByteCount>
+    where
+        S: futures::Stream<Item = Result<Bytes>> + Unpin + Send,
+    {
+        use futures::StreamExt;
+        let stands = session.contiguous();
+        if offset != stands.0 {
+            let detail = format!("the upload stands at {}, not at {offset}", stands.0);
+            return Err(ApiError::new(ErrorCode::Conflict, detail).with_path(&session.body.path));
+        }
+        let size = session.body.size;
+        let mut at = offset;
+        let mut pending = BytesMut::new();
+        loop {
+            let group = at / GROUP_SIZE;
+            let len = group_range(size, group).len() as usize;
+            if pending.len() >= len && at < size.0 {
+                let bytes = pending.split_to(len).freeze();
+                let hash = hash_group(size, group, &bytes);
+                let frame = DataFrame { item: 0, size, offset: at, hash, bytes };
+                session.write(&frame).await?;
+                self.lengthen(session).await?;
+                at += len as u64;
+                continue;
+            }
+            match body.next().await {
+                Some(piece) => pending.extend_from_slice(&piece?),
+                None => break,
+            }
+            if at + pending.len() as u64 > size.0 {
+                let detail = format!("more bytes than the {size} that were announced");
+                return Err(ApiError::new(ErrorCode::InvalidRequest, detail).with_path(&session.body.path));
+            }
+        }
+        Ok(session.contiguous())
+    }
+
+    async fn lengthen(&self, session: &Session) -> Result<()> {
+        {
+            let mut arrived = session.arrived();
+            if arrived.renewed.elapsed() < self.ttl / 4 {
+                return Ok(());
+            }
+            arrived.renewed = Instant::now();
+        }
+        let lease = self.catalog.renew_lease(session.holder.lease, session.holder.fence, self.ttl).await?;
+        session.arrived().expires = lease.expires;
+        Ok(())
+    }
+
+    /// Verifies the whole and publishes it.
+    ///
+    /// # Errors
+    /// - `UploadIncomplete` if something is missing; it can still be sent.
+    /// - `DigestMismatch` if the root or a digest is not what the sender said; the upload stays.
+    /// - `Conflict`, `PreconditionFailed`, `AlreadyExists` if another writer was first; the upload is over.
+    pub async fn commit(
+        &self,
+        caller: &Caller,
+        session: &Session,
+        claimed: CommitUpload,
+        answer: Option<AnswerKey>,
+    ) -> Result<Committed> {
+        let Body { path, size, condition, parents, mtime, .. } = session.body.clone();
+        session.write_empty().await?;
+        let tree = {
+            let arrived = session.arrived();
+            arrived.groups.tree().map_err(|_| {
+                let missing = arrived.groups.missing().total();
+                ApiError::new(ErrorCode::UploadIncomplete, format!("{missing} of {size} have not arrived")).with_path(&path)
+            })?
+        };
+        if let Some(root) = claimed.root.filter(|root| *root != tree.root()) {
+            let detail = format!("the sender's root is {root}, that of what arrived is {}", tree.root());
+            return Err(ApiError::new(ErrorCode::DigestMismatch, detail).with_path(&path));
+        }
+        session.check(&claimed).await?;
+        // What was accepted must outlast the crash of the machine before it is spoken of.
+        let Some(stage) = session.stage.write().await.take() else {
+            return Err(session.over());
+        };
+        let token = session.body.token.clone();
+        let object =
+            NewObject { caller: caller.clone(), path, parents, condition, mtime, digests: claimed.digests, answer };
+        let outcome = match stage.finish().await {
+            Ok(staged) => {
+                let content = StagedContent { store: session.store.clone(), staged, tree };
+                self.publisher.publish_upload(session.holder, object, content).await
+            }
+            Err(error) => Err(ApiError::from(error).with_path(&object.path)),
+        };
+        // Whatever came of it, the next request begins from what is stored.
+        self.sessions.lock().await.remove(&session.id);
+        let is_over = match &outcome {
+            Ok(_) => true,
+            Err(error) => !matches!(
+                error.code(),
+                ErrorCode::CatalogUnavailable
+                    | ErrorCode::StoreUnavailable
+                    | ErrorCode::Timeout
+                    | ErrorCode::NoSpace
+                    | ErrorCode::RateLimited
+            ),
+        };
+        if is_over {
+            self.end(session, &token).await;
+        }
+        outcome
+    }
+
+    /// Gives an upload up and removes what arrived.
+    pub async fn abort(&self, session: &Session) -> Result<()> {
+        session.stage.write().await.take();
+        self.sessions.lock().await.remove(&session.id);
+        self.end(session, &session.body.token).await;
+        Ok(())
+    }
+
+    /// Removes what is left of an upload. What fails is left to the take-over of its lease.
+    async fn end(&self, session: &Session, token: &StageToken) {
+        let discarded = session.store.store.discard(token).await.map(drop).map_err(ApiError::from);
+        let ended = match discarded {
+            Ok(()) => self
+                .catalog
+                .release_lease(session.holder.lease, session.holder.fence)
+                .await
+                .map_err(ApiError::from),
+            Err(error) => Err(error),
+        };
+        if let Err(error) = ended {
+            tracing::info!(upload = %session.id, %error, "the rest of an upload is left to its lease");
+        }
+    }
+}
+
+impl Session {
+    async fn open(
+        lease: &Lease,
+        body: Body,
+        store: Arc<OpenStore>,
+        owner: String,
+        resume: bool,
+    ) -> Result<Arc<Self>> {
+        let can_resume = store.store.capabilities().write.resumable;
+        let mut options = StageOptions::new(body.token.clone()).size(body.size);
+        if !store.store.capabilities().write.late_key {
+            options = options.key(crate::publish::key(&format!(".percale/uploads/{}", lease.id))?);
+        }
+        let mut groups = ReceivedGroups::new(body.size);
+        if resume && can_resume {
+            options = options.resume();
+        }
+        let stage = match store.store.stage(options).await {
+            // Its bytes may have been published already, by a commit whose answer was lost.
+            Err(error) => return Err(error.into()),
+            Ok(stage) => stage,
+        };
+        if resume && can_resume && let Some(marker) = stage.read_marker().await? {
+            groups = ReceivedGroups::decode(&marker, body.size).unwrap_or(groups);
+        }
+        Ok(Arc::new(Self {
+            id: lease.id,
+            holder: TaskHolder { lease: lease.id, fence: lease.fence },
+            body,
+            store,
+            owner,
+            stage: RwLock::new(Some(stage)),
+            arrived: Mutex::new(Arrived { groups, unmarked: 0, renewed: Instant::now(), expires: lease.expires }),
+            marking: tokio::sync::Mutex::new(()),
+        }))
+    }
+
+    fn arrived(&self) -> std::sync::MutexGuard<'_, Arrived> {
+        self.arrived.lock().expect("no holder of this lock panics")
+    }
+
+    fn over(&self) -> ApiError {
+        ApiError::new(ErrorCode::LeaseExpired, "the upload was committed or given up meanwhile").with_path(&self.body.path)
+    }
+
+    /// Returns where the object will be.
+    pub fn path(&self) -> &ObjectPath {
+        &self.body.path
+    }
+
+    /// Returns the size that was announced.
+    pub fn size(&self) -> ByteCount {
+        self.body.size
+    }
+
+    /// Returns how many bytes have arrived from the beginning without a hole.
+    pub fn contiguous(&self) -> ByteCount {
+        self.arrived().groups.contiguous()
+    }
+
+    /// Returns what the client is told.
+    pub fn describe(&self) -> Upload {
+        let arrived = self.arrived();
+        Upload {
+            id: self.id,
+            path: self.body.path.clone(),
+            size: self.body.size.0,
+            missing: arrived.groups.missing(),
+            expires: arrived.expires,
+            positioned: self.store.store.capabilities().write.positioned,
+        }
+    }
+
+    async fn write(&self, group: &DataFrame) -> Result<()> {
+        let number = group.group();
+        match self.arrived().groups.get(number) {
+            Some(hash) if hash == group.hash => return Ok(()),
+            Some(_) => {
+                let detail = format!("other bytes than before for group {number}: the source changed meanwhile");
+                return Err(ApiError::new(ErrorCode::VersionChanged, detail).with_path(&self.body.path));
+            }
+            None => {}
+        }
+        {
+            let stage = self.stage.read().await;
+            let stage = stage.as_ref().ok_or_else(|| self.over())?;
+            stage.write_at(group.offset, group.bytes.clone()).await?;
+        }
+        let is_due = {
+            let mut arrived = self.arrived();
+            arrived.groups.insert(number, group.hash);
+            arrived.unmarked += group.bytes.len() as u64;
+            let every = MARK_EVERY.max(self.body.size.0 / MARKS);
+            let is_due = arrived.unmarked >= every;
+            if is_due {
+                arrived.unmarked = 0;
+            }
+            is_due
+        };
+        if is_due { self.mark().await } else { Ok(()) }
+    }
+
+    /// An empty content has one group that nobody sends.
+    async fn write_empty(&self) -> Result<()> {
+        if self.body.size.0 == 0 {
+            self.arrived().groups.insert(0, hash_group(ByteCount::ZERO, 0, b""));
+        }
+        Ok(())
+    }
+
+    /// Flushes what arrived and writes the marker, in this order: the marker never names what a power failure can take.
+    ///
+    /// # Errors
+    /// Whatever the store answers.
+    pub async fn mark(&self) -> Result<()> {
+        if !self.store.store.capabilities().write.resumable {
+            return Ok(());
+        }
+        let _one = self.marking.lock().await;
+        let groups = self.arrived().groups.clone();
+        let stage = self.stage.read().await;
+        let Some(stage) = stage.as_ref() else { return Ok(()) };
+        stage.sync_progress().await?;
+        stage.write_marker(groups.encode().into()).await?;
+        Ok(())
+    }
+
+    /// Reads back what arrived to compute digests that need all bytes in order.
+    async fn check(&self, claimed: &CommitUpload) -> Result<()> {
+        if claimed.digests.is_empty() {
+            return Ok(());
+        }
+        let mut hasher = Hasher::new(claimed.digests.iter().map(|digest| digest.algorithm()));
+        let size = self.body.size;
+        let mut at = 0;
+        while at < size.0 {
+            let range = ByteRange::at(at, GROUP_SIZE.min(size.0 - at));
+            let bytes = {
+                let stage = self.stage.read().await;
+                stage.as_ref().ok_or_else(|| self.over())?.read_at(range).await?
+            };
+            at += bytes.len() as u64;
+            let hashed = tokio::task::spawn_blocking(move || {
+                hasher.update(&bytes);
+                hasher
+            });
+            hasher = hashed.await.map_err(|error| ApiError::new(ErrorCode::Internal, error.to_string()))?;
+        }
+        let computed = hasher.finish();
+        match claimed.digests.iter().find(|digest| !computed.contains(digest)) {
+            None => Ok(()),
+            Some(digest) => {
+                let detail = format!("what arrived does not have the digest {digest}");
+                Err(ApiError::new(ErrorCode::DigestMismatch, detail).with_path(&self.body.path))
+            }
+        }
+    }
+}
+
+/// Returns the space of a path that names something in one.
+///
+/// # Errors
+/// `InvalidPath` for `/` and for the root of a space.
+pub fn space_of(path: &ObjectPath) -> Result<percale_core::path::SpaceName> {
+    match path.space() {
+        Some(space) if !path.is_space() => Ok(space),
+        _ => Err(ApiError::new(ErrorCode::InvalidPath, format!("{path} cannot be an object")).with_path(path)),
+    }
+}
+
+fn owner_of(caller: &Caller) -> String {
+    caller.user.as_ref().map_or_else(|| "anyone".to_owned(), |user| format!("user:{user}"))
+}
