@@ -1,0 +1,28 @@
+//! What a site proves and protects: its key, the tokens it issues, TLS, and secrets at rest.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`site_key`] | [`SiteKey`], the Ed25519 key that everything signed by the site is checked with |
+//! | [`token`] | [`TokenIssuer`] and [`TokenVerifier`], the tokens of the built-in issuer |
+//! | [`admin_token`] | the administrator's first token, written into the state directory |
+//! | [`tls`] | [`ServerTls`] from files or made by the site itself, and the set-up of clients |
+//! | [`seal`] | [`Sealer`], secrets encrypted for the database |
+//! | [`secret`] | [`Secret`], a value that is never printed |
+//!
+//! All cryptography is aws-lc-rs. Nothing here talks to a network or a database; the clock is handed in.
+
+pub mod admin_token;
+mod error;
+mod private_file;
+pub mod seal;
+pub mod secret;
+pub mod site_key;
+pub mod tls;
+pub mod token;
+
+pub use error::{Error, ErrorKind};
+pub use seal::Sealer;
+pub use secret::Secret;
+pub use site_key::{SiteKey, SitePublicKey};
+pub use tls::{ServerTls, client_config, install_crypto_provider};
+pub use token::{IssueRequest, IssuedToken, TokenError, TokenIssuer, TokenVerifier, VerifiedToken};

@@ -1,0 +1,181 @@
+//! The key of a site: Ed25519, made on first use, kept in the state directory as PKCS #8 in PEM (RFC 5958, RFC 8410),
+//! which `openssl pkey` reads.
+
+use std::fmt;
+use std::path::Path;
+
+use aws_lc_rs::signature::{ED25519, Ed25519KeyPair, KeyPair, UnparsedPublicKey};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use rustls::pki_types::PrivatePkcs8KeyDer;
+use rustls::pki_types::pem::PemObject;
+use zeroize::Zeroizing;
+
+use crate::private_file;
+use crate::{Error, ErrorKind};
+
+/// Name of the key's file in the state directory.
+pub const SITE_KEY_FILE: &str = "site.key";
+
+/// The key that the site signs with.
+pub struct SiteKey {
+    pair: Ed25519KeyPair,
+    pkcs8: Zeroizing<Vec<u8>>,
+}
+
+/// What others check the site's signatures with.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct SitePublicKey(pub [u8; 32]);
+
+impl SiteKey {
+    /// Loads the site's key from `<state>/site.key`, or makes one and keeps it there with mode 0600. An existing file is
+    /// never written over.
+    ///
+    /// # Errors
+    /// [`Error`]: the file cannot be read or written, may be read by others, or is not an Ed25519 key.
+    pub fn load_or_create(state: &Path) -> Result<Self, Error> {
+        private_file::make_directory(state)?;
+        let path = state.join(SITE_KEY_FILE);
+        let pem = private_file::read_or_create("the site key", &path, || {
+            let pair = Ed25519KeyPair::generate()
+                .map_err(|_| Error::new(ErrorKind::Crypto, "cannot make a site key"))?;
+            Ok(to_pem(&to_pkcs8(&pair)?))
+        })?;
+        let malformed = || {
+            Error::new(
+                ErrorKind::Malformed,
+                format!("the site key at {} is not an Ed25519 key", path.display()),
+            )
+        };
+        let der = PrivatePkcs8KeyDer::from_pem_slice(&pem).map_err(|_| malformed())?;
+        let pair = Ed25519KeyPair::from_pkcs8(der.secret_pkcs8_der()).map_err(|_| malformed())?;
+        let pkcs8 = to_pkcs8(&pair)?;
+        Ok(Self { pair, pkcs8 })
+    }
+
+    /// Returns the public half.
+    pub fn public(&self) -> SitePublicKey {
+        let mut bytes = [0; 32];
+        bytes.copy_from_slice(self.pair.public_key().as_ref());
+        SitePublicKey(bytes)
+    }
+
+    /// Signs a message.
+    pub fn sign(&self, message: &[u8]) -> [u8; 64] {
+        let mut bytes = [0; 64];
+        bytes.copy_from_slice(self.pair.sign(message).as_ref());
+        bytes
+    }
+
+    pub(crate) fn pkcs8(&self) -> &[u8] {
+        &self.pkcs8
+    }
+
+    #[cfg(test)]
+    pub(crate) fn from_seed(seed: [u8; 32]) -> Self {
+        let pair = Ed25519KeyPair::from_seed_unchecked(&seed).unwrap();
+        let pkcs8 = to_pkcs8(&pair).unwrap();
+        Self { pair, pkcs8 }
+    }
+}
+
+impl fmt::Debug for SiteKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SiteKey").field("public", &self.public()).finish_non_exhaustive()
+    }
+}
+
+impl SitePublicKey {
+    /// Tells whether `signature` is the site's over `message`.
+    pub fn verifies(&self, message: &[u8], signature: &[u8]) -> bool {
+        UnparsedPublicKey::new(&ED25519, &self.0).verify(message, signature).is_ok()
+    }
+
+    /// Returns a short name of the key: the first 8 bytes of its SHA-256, in hexadecimal.
+    pub fn key_id(&self) -> String {
+        let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, &self.0);
+        hex::encode(digest.as_ref().get(..8).unwrap_or_default())
+    }
+}
+
+impl fmt::Display for SitePublicKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&hex::encode(self.0))
+    }
+}
+
+impl fmt::Debug for SitePublicKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// Version 1 of PKCS #8, without the public key: version 2 is not read by OpenSSL before 3.0.
+fn to_pkcs8(pair: &Ed25519KeyPair) -> Result<Zeroizing<Vec<u8>>, Error> {
+    let document =
+        pair.to_pkcs8v1().map_err(|_| Error::new(ErrorKind::Crypto, "cannot encode the site key"))?;
+    Ok(Zeroizing::new(document.as_ref().to_vec()))
+}
+
+fn to_pem(der: &[u8]) -> Zeroizing<Vec<u8>> {
+    let body = Zeroizing::new(BASE64.encode(der));
+    let mut pem = Zeroizing::new(String::from("-----BEGIN PRIVATE KEY-----\n"));
+    for line in body.as_bytes().chunks(64) {
+        pem.push_str(std::str::from_utf8(line).unwrap_or_default());
+        pem.push('\n');
+    }
+    pem.push_str("-----END PRIVATE KEY-----\n");
+    Zeroizing::new(pem.as_bytes().to_vec())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+
+    use super::*;
+
+    #[test]
+    fn the_key_is_made_once_and_loaded_after() {
+        let state = tempfile::tempdir().unwrap();
+        let first = SiteKey::load_or_create(state.path()).unwrap();
+        let second = SiteKey::load_or_create(state.path()).unwrap();
+        assert_eq!(first.public(), second.public());
+        assert_eq!(state.path().join(SITE_KEY_FILE).metadata().unwrap().mode() & 0o777, 0o600);
+        let signature = first.sign(b"statement");
+        assert!(second.public().verifies(b"statement", &signature));
+        assert!(!second.public().verifies(b"another", &signature));
+        assert!(!second.public().verifies(b"statement", &signature[..63]));
+        assert!(!format!("{first:?}").contains(&hex::encode(first.pkcs8())));
+    }
+
+    #[test]
+    fn an_exposed_or_damaged_key_is_refused_and_kept() {
+        let state = tempfile::tempdir().unwrap();
+        SiteKey::load_or_create(state.path()).unwrap();
+        let path = state.path().join(SITE_KEY_FILE);
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
+        assert_eq!(SiteKey::load_or_create(state.path()).unwrap_err().kind(), ErrorKind::Exposed);
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+        for damaged in ["", "junk", "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n"] {
+            std::fs::write(&path, damaged).unwrap();
+            assert_eq!(SiteKey::load_or_create(state.path()).unwrap_err().kind(), ErrorKind::Malformed);
+            assert_eq!(std::fs::read_to_string(&path).unwrap(), damaged, "a damaged key is not written over");
+        }
+    }
+
+    /// RFC 8032, section 7.1, test 2.
+    #[test]
+    fn signatures_are_ed25519() {
+        let mut seed = [0; 32];
+        hex::decode_to_slice("4ccd089b28ff96da9db6c346ec114e0f5b8a319f35aba624da8cf6ed4fb8a6fb", &mut seed)
+            .unwrap();
+        let key = SiteKey::from_seed(seed);
+        assert_eq!(
+            key.public().to_string(),
+            "3d4017c3e843895a92b70aa74d1b7ebc9c982ccf2ec4968cc0cd55f12af4660c"
+        );
+        assert!(
+            hex::encode(key.sign(&[0x72])).starts_with("92a009a9f0d4cab8720e820b5f642540a2b27b5416503f8f")
+        );
+    }
+}
