@@ -22,7 +22,14 @@ cargo xtask COMMAND
   doc-commands   print every `percale` command line of the documents, as JSON lines {file, line, command, tags}
 ";
 
-fn main() -> Result<ExitCode> {
+fn main() -> ExitCode {
+    run().unwrap_or_else(|error| {
+        eprintln!("xtask: {error:#}");
+        ExitCode::FAILURE
+    })
+}
+
+fn run() -> Result<ExitCode> {
     let mut args = std::env::args().skip(1);
     let command = args.next().unwrap_or_default();
     if let Some(extra) = args.next() {
@@ -30,7 +37,7 @@ fn main() -> Result<ExitCode> {
     }
     let workspace = Workspace::open()?;
     match command.as_str() {
-        "check" => return checks::run(&workspace),
+        "check" => return Ok(checks::run(&workspace)),
         "codegen" => codegen::write_all(workspace.root())?,
         "doc-commands" => checks::commands::print_all(&workspace)?,
         "" | "help" | "-h" | "--help" => print!("{HELP}"),

@@ -136,10 +136,11 @@ fn ask_program(workspace: &Workspace) -> Result<Vec<Known>> {
         let built = Command::new("cargo")
             .args(["build", "--quiet", "--package", "percale-cli"])
             .current_dir(workspace.root())
-            .status()
+            .output()
             .context("cannot start cargo build")?;
-        if !built.success() {
-            bail!("cannot build {PROGRAM}: cargo build --package percale-cli failed");
+        if !built.status.success() {
+            // What is wrong in it is for the compiler to say, not here.
+            bail!("`cargo build --package percale-cli` fails");
         }
     }
     let output = Command::new(&program)
