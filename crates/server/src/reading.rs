@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::{Bytes, BytesMut};
 use percale_catalog::{Catalog, NativeChange, OpenVersion, Replica, ReplicaReport};
 use percale_core::state::ReplicaState;
-use percale_core::tree::{GROUP_SIZE, HashTree, RootHash, TreeHasher, group_count};
+use percale_core::tree::{GROUP_SIZE, HashTree, RootHash, TreeHasher, group_count, group_range};
 use percale_core::{ByteCount, ByteRange, ErrorCode};
 use percale_store::{ErrorKind, Generation, Operation, ReadOptions, ReadStream, StoreExt};
 use quick_cache::Weighter;
@@ -145,10 +145,7 @@ impl Reader {
         let size = source.version.size;
         let wanted = ByteRange::at(range.start().min(size.0), range.len().min(size.0 - range.start().min(size.0)));
         // Whole groups, since only those can be verified.
-        let covering = match &source.tree {
-            Some(_) => wanted.align_out(GROUP_SIZE, size),
-            None => wanted,
-        };
+        let covering = wanted.align_out(GROUP_SIZE, size);
         let options = ReadOptions::range(covering)
             .if_generation(source.replica.generation.as_deref().map(Generation::new))
             .piece_size(ByteCount(GROUP_SIZE));
@@ -316,7 +313,7 @@ pub struct VerifiedRead {
     pending: BytesMut,
 }
 
-/// A verified group, or a piece of a version that has no tree yet.
+/// A whole group: verified, unless nobody hashed the version yet.
 #[derive(Debug, Clone)]
 pub struct Piece {
     /// Where it begins in the content.
@@ -338,25 +335,19 @@ impl VerifiedRead {
         Ok(Some(bytes.slice(start..start + part.len() as usize)))
     }
 
-    /// Returns the next whole group (or piece, where there is no tree) that covers what was asked for.
+    /// Returns the next whole group of those that cover what was asked for.
     ///
     /// # Errors
     /// As [`VerifiedRead::next`].
     pub async fn next_piece(&mut self) -> Result<Option<Piece>> {
-        let Some(tree) = self.source.tree.clone() else {
-            return Ok(self.read().await?.map(|bytes| {
-                let offset = self.at;
-                self.at += bytes.len() as u64;
-                Piece { offset, bytes }
-            }));
-        };
         let group = self.at / GROUP_SIZE;
-        let len = percale_core::tree::group_range(tree.size(), group).len() as usize;
+        let len = group_range(self.source.version.size, group).len() as usize;
         if len == 0 {
             return Ok(None);
         }
         let Some(bytes) = self.whole(len).await? else { return Ok(None) };
-        if tree.verify(group, &bytes).is_err() {
+        let tree = self.source.tree.as_ref();
+        if tree.is_some_and(|tree| tree.verify(group, &bytes).is_err()) {
             let what = format!("group {group}");
             return Err(self.reader.found_damaged(&self.source.version, &self.source.replica, &what).await);
         }

@@ -109,8 +109,7 @@ fn flags(flags: &[(String, String)]) -> Result<Dict, String> {
     let mut all = Dict::new();
     for (key, text) in flags {
         let Ok(value) = text.parse::<Value>();
-        insert(&mut all, key, value)
-            .map_err(|()| Error::from(format!("the flag '{key}' names no setting")))?;
+        insert(&mut all, key, value).map_err(|()| format!("the flag '{key}' names no setting"))?;
     }
     Ok(all)
 }
