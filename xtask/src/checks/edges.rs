@@ -15,6 +15,7 @@ const ANY: &str = "*";
 /// `catalog`, `mover` and `discovery` do not know each other: they meet in `server`. Only tests use `testkit`.
 const MAY_USE: &[(&str, &[&str])] = &[
     ("core", &[]),
+    ("samples", &[]),
     ("trust", &["core"]),
     ("store", &["core"]),
     ("connectors", &["store", "core"]),
