@@ -121,30 +121,23 @@ pub fn install_crypto_provider() {
     let _ = CryptoProvider::clone(&provider()).install_default();
 }
 
-/// Returns the clients' side of TLS: trusts what the system trusts, and the CA certificates in `extra_ca` (PEM).
+/// Returns the clients' side of TLS: trusts what the system trusts, and the CA certificates (PEM) in `ca_file`.
 ///
 /// # Errors
-/// [`ErrorKind::Malformed`]: `extra_ca` holds no certificate, or one that is broken. [`ErrorKind::Io`]: there is no
-/// `extra_ca`, and the system has no trusted certificates (on Debian they are in the package `ca-certificates`).
-pub fn client_config(extra_ca: Option<&[u8]>) -> Result<ClientConfig, Error> {
+/// [`ErrorKind::Malformed`]: the file holds no certificate, or one that is broken. [`ErrorKind::Io`]: it cannot be read, or
+/// none is given and the system has no trusted certificates (on Debian they are in the package `ca-certificates`).
+pub fn client_config(ca_file: Option<&Path>) -> Result<ClientConfig, Error> {
     let mut roots = RootCertStore::empty();
     let native = rustls_native_certs::load_native_certs();
     // A broken one among the system's is no reason not to use the others.
     roots.add_parsable_certificates(native.certs);
-    match extra_ca {
-        Some(pem) => {
-            let malformed =
-                |why: &str| Error::new(ErrorKind::Malformed, format!("cannot use the CA file: {why}"));
-            let mut found = false;
-            for certificate in CertificateDer::pem_slice_iter(pem) {
-                let certificate = certificate.map_err(|_| malformed("it is not PEM"))?;
-                roots
-                    .add(certificate)
-                    .map_err(|error| malformed("a certificate is broken").with_source(error))?;
-                found = true;
-            }
-            if !found {
-                return Err(malformed("it holds no certificate"));
+    match ca_file {
+        Some(path) => {
+            for certificate in read_certificates(path)? {
+                roots.add(certificate).map_err(|error| {
+                    let what = format!("a certificate is broken in {}", path.display());
+                    Error::new(ErrorKind::Malformed, what).with_source(error)
+                })?;
             }
         }
         None if roots.is_empty() => {
@@ -261,7 +254,7 @@ mod tests {
     }
 
     fn trusting(server: &ServerTls) -> ClientConfig {
-        client_config(Some(&std::fs::read(server.ca_file().unwrap()).unwrap())).unwrap()
+        client_config(Some(&server.ca_file().unwrap())).unwrap()
     }
 
     #[test]
@@ -356,8 +349,10 @@ mod tests {
         assert_eq!(kind("missing.pem", "server.key"), ErrorKind::Io);
         std::fs::set_permissions(tls.join("server.key"), std::fs::Permissions::from_mode(0o640)).unwrap();
         assert_eq!(kind("server.pem", "server.key"), ErrorKind::Exposed);
+        assert_eq!(client_config(Some(&tls.join("missing.pem"))).unwrap_err().kind(), ErrorKind::Io);
         for pem in [&b""[..], b"junk", b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"] {
-            assert_eq!(client_config(Some(pem)).unwrap_err().kind(), ErrorKind::Malformed);
+            std::fs::write(tls.join("bad.pem"), pem).unwrap();
+            assert_eq!(client_config(Some(&tls.join("bad.pem"))).unwrap_err().kind(), ErrorKind::Malformed);
         }
     }
 }
