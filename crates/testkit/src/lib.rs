@@ -1,0 +1,18 @@
+//! What the tests of several crates need. Only ever a dev-dependency.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`data`] | files that look like those of science, and contents that follow from a seed |
+//! | [`faults`] | seeds, and schedules of faults that can be repeated |
+//! | [`process`] | a site: the real binary serving on a port of its own, killed and started at will |
+//! | [`tmpfs`] | a small file system that fills up |
+//! | [`wait`] | waiting for a condition, with a deadline |
+//!
+//! Everything here panics when it cannot go on: the test has failed then.
+
+pub mod faults;
+pub mod process;
+pub mod tmpfs;
+pub mod wait;
+
+pub use percale_samples as data;
