@@ -5,7 +5,6 @@
 pub mod access;
 pub mod digest_fields;
 pub mod entries;
-pub mod frames;
 pub mod problem;
 pub mod site;
 pub mod spaces;

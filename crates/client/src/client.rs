@@ -1,0 +1,477 @@
+//! Connections, retries, errors: what every call has in common.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use percale_api::{Problem, fields, media};
+use percale_core::{ErrorCode, ObjectPath};
+use percale_trust::Secret;
+use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue, RETRY_AFTER};
+use reqwest::{Method, Response, StatusCode, Url};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use uuid::Uuid;
+
+use crate::control::Raw;
+use crate::error::{Error, ErrorKind, Retry};
+use crate::retry::{Attempts, RetryPolicy};
+
+/// Largest answer that is held in memory: a page of 10 000 entries with long paths, or the hash tree of 4 TiB.
+const MAX_ANSWER_BYTES: usize = 128 << 20;
+/// Largest problem that is read.
+const MAX_PROBLEM_BYTES: usize = 256 << 10;
+
+/// How to reach a site, and as whom.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct ClientOptions {
+    /// The site's URL, such as `https://data.example.org`.
+    pub url: String,
+    /// The bearer token; nobody is signed in without one.
+    pub token: Option<Secret<String>>,
+    /// A file of certificates (PEM) that are trusted besides the system's.
+    pub ca_file: Option<PathBuf>,
+    /// Time for a connection to come about. Default 10 s.
+    pub connect_timeout: Duration,
+    /// Time without a single byte of an answer after which a call is given up. Default 60 s.
+    pub read_timeout: Duration,
+    /// How long and how often a call is repeated.
+    pub retry: RetryPolicy,
+    /// Streams of one bulk transfer. Default 4, as many as a disk array and a long link like; more than the cores of
+    /// both sides does no harm.
+    pub streams: usize,
+}
+
+impl ClientOptions {
+    /// Begins with the defaults for a site.
+    pub fn new(url: impl Into<String>) -> Self {
+        Self {
+            url: url.into(),
+            token: None,
+            ca_file: None,
+            connect_timeout: Duration::from_secs(10),
+            read_timeout: Duration::from_secs(60),
+            retry: RetryPolicy::default(),
+            streams: 4,
+        }
+    }
+}
+
+/// A client of one site. Cheap to clone; clones share the connections.
+#[derive(Debug, Clone)]
+pub struct Client {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    http: reqwest::Client,
+    base: Url,
+    retry: RetryPolicy,
+    streams: usize,
+}
+
+/// What a repeated request does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Repeat {
+    /// It may be sent again, whatever became of the first one.
+    Safe,
+    /// The same, thanks to an idempotency key that the call gets.
+    Keyed,
+    /// Only sent again if the first one did not reach the server.
+    Never,
+}
+
+/// One request, before it is sent.
+pub(crate) struct Call {
+    operation: String,
+    method: Method,
+    path: String,
+    query: Vec<(&'static str, String)>,
+    headers: HeaderMap,
+    json: Option<Bytes>,
+    repeat: Repeat,
+}
+
+/// An answer with its whole body.
+pub(crate) struct Answer {
+    pub status: StatusCode,
+    pub headers: HeaderMap,
+    pub body: Bytes,
+}
+
+impl Call {
+    /// `operation` completes "cannot …"; `path` is already percent-encoded.
+    pub fn new(operation: impl Into<String>, method: Method, path: impl Into<String>) -> Self {
+        let repeat =
+            if method == Method::POST || method == Method::PATCH { Repeat::Never } else { Repeat::Safe };
+        Self {
+            operation: operation.into(),
+            method,
+            path: path.into(),
+            query: Vec::new(),
+            headers: HeaderMap::new(),
+            json: None,
+            repeat,
+        }
+    }
+
+    pub fn query(mut self, name: &'static str, value: impl ToString) -> Self {
+        self.query.push((name, value.to_string()));
+        self
+    }
+
+    pub fn flag(self, name: &'static str, on: bool) -> Self {
+        if on { self.query(name, "true") } else { self }
+    }
+
+    pub fn optional(self, name: &'static str, value: Option<impl ToString>) -> Self {
+        match value {
+            Some(value) => self.query(name, value),
+            None => self,
+        }
+    }
+
+    pub fn header(mut self, name: &'static str, value: &str) -> Self {
+        // Values are made by us (ids, dates); one that is not a header value is left out by never being made.
+        if let Ok(value) = HeaderValue::from_str(value) {
+            self.headers.insert(name, value);
+        }
+        self
+    }
+
+    pub fn json(mut self, body: &impl Serialize) -> Self {
+        self.json =
+            Some(serde_json::to_vec(body).expect("wire types have string keys and cannot fail").into());
+        self
+    }
+
+    pub fn repeat(mut self, repeat: Repeat) -> Self {
+        self.repeat = repeat;
+        self
+    }
+}
+
+impl Client {
+    /// Makes a client. Nothing is sent yet.
+    ///
+    /// # Errors
+    /// The URL is not one, the file of certificates cannot be read, or a token would travel unencrypted.
+    pub fn new(options: ClientOptions) -> crate::Result<Self> {
+        let usage = |detail: String| {
+            Error::new(
+                ErrorKind::Usage,
+                ErrorCode::InvalidConfiguration,
+                format!("use {}", options.url),
+                detail,
+            )
+        };
+        let mut base = Url::parse(&options.url)
+            .map_err(|error| usage(format!("it is not a URL such as https://data.example.org: {error}")))?;
+        let host = base.host_str().unwrap_or_default().to_owned();
+        let is_loopback = is_loopback(&host);
+        match base.scheme() {
+            "https" => {}
+            "http" if options.token.is_none() || is_loopback => {}
+            "http" => return Err(usage("a token is only sent over https".into())),
+            _ => return Err(usage("it must begin with https://".into())),
+        }
+        base.set_query(None);
+        base.set_fragment(None);
+        if !base.path().ends_with('/') {
+            base.set_path(&format!("{}/", base.path()));
+        }
+        let tls = percale_trust::client_config(options.ca_file.as_deref())
+            .map_err(|error| usage(error.to_string()).with_source(error))?;
+        let mut headers = HeaderMap::new();
+        if let Some(token) = &options.token {
+            let mut value = HeaderValue::from_str(&format!("Bearer {}", token.expose().trim()))
+                .map_err(|_| usage("the token holds characters that no token has".into()))?;
+            value.set_sensitive(true);
+            headers.insert(AUTHORIZATION, value);
+        }
+        let mut builder = reqwest::Client::builder()
+            .tls_backend_preconfigured(tls)
+            .user_agent(concat!("percale/", env!("CARGO_PKG_VERSION")))
+            .default_headers(headers)
+            // Bulk transfers open several connections on purpose; HTTP/2 would put them all on one.
+            .http1_only()
+            .tcp_nodelay(true)
+            .connect_timeout(options.connect_timeout)
+            .read_timeout(options.read_timeout)
+            .pool_max_idle_per_host(options.streams.max(1) + 4)
+            .pool_idle_timeout(Duration::from_secs(30))
+            .redirect(reqwest::redirect::Policy::none());
+        if is_loopback {
+            builder = builder.no_proxy();
+        }
+        let http = builder.build().map_err(|error| usage(error.to_string()))?;
+        let streams = options.streams.clamp(1, 64);
+        Ok(Self { inner: Arc::new(Inner { http, base, retry: options.retry, streams }) })
+    }
+
+    /// Returns the site's URL, with a slash at its end.
+    pub fn url(&self) -> &Url {
+        &self.inner.base
+    }
+
+    pub(crate) fn streams(&self) -> usize {
+        self.inner.streams
+    }
+
+    pub(crate) fn attempts(&self) -> Attempts {
+        Attempts::new(self.inner.retry)
+    }
+
+    /// Sends a call and reads its answer; again if that is allowed and can help.
+    pub(crate) async fn fetch(&self, call: Call) -> crate::Result<Answer> {
+        let mut attempts = self.attempts();
+        let key = (call.repeat == Repeat::Keyed).then(|| Uuid::now_v7().to_string());
+        loop {
+            match self.fetch_once(&call, key.as_deref()).await {
+                Ok(answer) => return Ok(answer),
+                // A repeated removal finds nothing: the first one did it, though its answer was lost.
+                Err(error)
+                    if call.method == Method::DELETE
+                        && attempts.failed() > 0
+                        && error.code() == ErrorCode::NotFound =>
+                {
+                    return Ok(Answer {
+                        status: StatusCode::NO_CONTENT,
+                        headers: HeaderMap::new(),
+                        body: Bytes::new(),
+                    });
+                }
+                Err(error) if call.repeat == Repeat::Never && !never_arrived(&error) => return Err(error),
+                Err(error) => attempts.pause_after(error).await?,
+            }
+        }
+    }
+
+    async fn fetch_once(&self, call: &Call, key: Option<&str>) -> crate::Result<Answer> {
+        let (mut request, trace) = self.request(call)?;
+        if let Some(key) = key {
+            request = request.header(fields::IDEMPOTENCY_KEY, key);
+        }
+        if let Some(json) = &call.json {
+            request = request.header(CONTENT_TYPE, "application/json").body(json.clone());
+        }
+        let mut response = self.finish(&call.operation, request, &trace).await?;
+        let (status, headers) = (response.status(), std::mem::take(response.headers_mut()));
+        let body = read_bytes(&call.operation, response, MAX_ANSWER_BYTES).await?;
+        Ok(Answer { status, headers, body })
+    }
+
+    /// Sends a call and reads its answer as JSON.
+    pub(crate) async fn json<T: DeserializeOwned>(&self, call: Call) -> crate::Result<T> {
+        let operation = call.operation.clone();
+        parse_json(&operation, &self.fetch(call).await?.body)
+    }
+
+    /// Sends a call once and returns the answer before its body.
+    pub(crate) async fn open_once(&self, call: Call) -> crate::Result<Response> {
+        let (mut request, trace) = self.request(&call)?;
+        if let Some(json) = &call.json {
+            request = request.header(CONTENT_TYPE, "application/json").body(json.clone());
+        }
+        self.finish(&call.operation, request, &trace).await
+    }
+
+    /// Sends a stream of frames, once.
+    pub(crate) async fn send_frames(
+        &self,
+        operation: &str,
+        path: &str,
+        idempotency_key: Option<&str>,
+        body: reqwest::Body,
+    ) -> crate::Result<Response> {
+        let mut call = Call::new(operation, Method::POST, path);
+        if let Some(key) = idempotency_key {
+            call = call.header(fields::IDEMPOTENCY_KEY, key);
+        }
+        let (request, trace) = self.request(&call)?;
+        let request = request.header(CONTENT_TYPE, media::FRAMES).body(body);
+        self.finish(operation, request, &trace).await
+    }
+
+    pub(crate) async fn raw_call(&self, method: &str, path: &str, json: Option<&[u8]>) -> crate::Result<Raw> {
+        let operation = format!("call {method} {path}");
+        let method = Method::from_bytes(method.as_bytes()).map_err(|error| {
+            Error::new(ErrorKind::Usage, ErrorCode::InvalidRequest, &operation, error.to_string())
+        })?;
+        let (mut request, trace) = self.request(&Call::new(&operation, method, path))?;
+        if let Some(json) = json {
+            request = request.header(CONTENT_TYPE, "application/json").body(json.to_vec());
+        }
+        let response =
+            request.send().await.map_err(|error| Error::transport(&operation, error).with_trace(&trace))?;
+        let status = response.status().as_u16();
+        let content_type = response.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+        let content_type = content_type.unwrap_or_default().to_owned();
+        let body = read_bytes(&operation, response, MAX_ANSWER_BYTES).await?;
+        Ok(Raw { status, content_type, body })
+    }
+
+    fn request(&self, call: &Call) -> crate::Result<(reqwest::RequestBuilder, String)> {
+        let url = self.inner.base.join(call.path.trim_start_matches('/')).map_err(|error| {
+            Error::new(ErrorKind::Usage, ErrorCode::InvalidRequest, &call.operation, error.to_string())
+        })?;
+        let trace = Uuid::now_v7().simple().to_string();
+        let traceparent = format!("00-{trace}-{:016x}-01", fastrand::u64(1..));
+        let mut request = self
+            .inner
+            .http
+            .request(call.method.clone(), url)
+            .headers(call.headers.clone())
+            .header(fields::TRACEPARENT, traceparent);
+        if !call.headers.contains_key(ACCEPT) {
+            request = request.header(ACCEPT, "application/json, application/problem+json");
+        }
+        if !call.query.is_empty() {
+            request = request.query(&call.query);
+        }
+        Ok((request, trace))
+    }
+
+    async fn finish(
+        &self,
+        operation: &str,
+        request: reqwest::RequestBuilder,
+        trace: &str,
+    ) -> crate::Result<Response> {
+        let response =
+            request.send().await.map_err(|error| Error::transport(operation, error).with_trace(trace))?;
+        if response.status().is_success() {
+            return Ok(response);
+        }
+        Err(problem(operation, response).await.with_trace(trace))
+    }
+}
+
+/// Tells whether a request surely did not reach the server, or was turned away before anything was done.
+fn never_arrived(error: &Error) -> bool {
+    let refused_before = matches!(error.code(), ErrorCode::RateLimited)
+        && error.as_problem().is_some_and(|problem| problem.status == StatusCode::TOO_MANY_REQUESTS.as_u16());
+    let not_connected = std::error::Error::source(error)
+        .and_then(|source| source.downcast_ref::<reqwest::Error>())
+        .is_some_and(reqwest::Error::is_connect);
+    refused_before || not_connected
+}
+
+fn is_loopback(host: &str) -> bool {
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
+}
+
+/// Makes the error of an answer that is not a success.
+async fn problem(operation: &str, response: Response) -> Error {
+    let status = response.status();
+    let retry_after = response
+        .headers()
+        .get(RETRY_AFTER)
+        .and_then(|value| value.to_str().ok()?.trim().parse().ok())
+        .map(Duration::from_secs);
+    let body = read_bytes(operation, response, MAX_PROBLEM_BYTES).await.unwrap_or_default();
+    if let Ok(problem) = serde_json::from_slice::<Problem>(&body) {
+        return Error::problem(operation, problem).with_retry_after(retry_after);
+    }
+    // Something in between answered: a proxy, a load balancer, another program on this port.
+    let code = match status {
+        StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE => ErrorCode::SiteUnavailable,
+        StatusCode::GATEWAY_TIMEOUT => ErrorCode::Timeout,
+        StatusCode::TOO_MANY_REQUESTS => ErrorCode::RateLimited,
+        StatusCode::REQUEST_TIMEOUT => ErrorCode::RequestTimeout,
+        StatusCode::PAYLOAD_TOO_LARGE => ErrorCode::PayloadTooLarge,
+        StatusCode::NOT_FOUND => ErrorCode::NotFound,
+        StatusCode::UNAUTHORIZED => ErrorCode::Unauthenticated,
+        StatusCode::FORBIDDEN => ErrorCode::Forbidden,
+        _ => ErrorCode::Internal,
+    };
+    let start: String =
+        String::from_utf8_lossy(&body).chars().filter(|c| !c.is_control()).take(120).collect();
+    let detail =
+        format!("HTTP {status}, and no description of the problem (is this a Percale site?) {start}");
+    let error = Error::new(ErrorKind::Protocol, code, operation, detail.trim_end());
+    let error = if code.is_retryable() { error.with_retry(Retry::Temporary) } else { error };
+    error.with_retry_after(retry_after)
+}
+
+/// Reads an answer's JSON.
+pub(crate) fn parse_json<T: DeserializeOwned>(operation: &str, body: &[u8]) -> crate::Result<T> {
+    serde_json::from_slice(body).map_err(|error| {
+        let detail = format!("the answer is not understood (is this a Percale site?): {error}");
+        Error::new(ErrorKind::Protocol, ErrorCode::Internal, operation, detail).with_source(error)
+    })
+}
+
+pub(crate) async fn read_bytes(operation: &str, mut response: Response, most: usize) -> crate::Result<Bytes> {
+    let mut body = bytes::BytesMut::new();
+    while let Some(piece) = response.chunk().await.map_err(|error| Error::transport(operation, error))? {
+        if body.len() + piece.len() > most {
+            let detail = format!("the answer has more than {most} bytes");
+            return Err(Error::new(ErrorKind::Protocol, ErrorCode::Internal, operation, detail));
+        }
+        body.extend_from_slice(&piece);
+    }
+    Ok(body.freeze())
+}
+
+/// Percent-encodes a path of the namespace by component, behind a prefix: `/v1/data/climate/a%20b.nc`.
+pub(crate) fn encode_path(prefix: &str, path: &ObjectPath) -> String {
+    let mut encoded = String::with_capacity(prefix.len() + path.as_str().len() + 8);
+    encoded.push_str(prefix);
+    for name in path.components() {
+        encoded.push('/');
+        encode_component(&mut encoded, name);
+    }
+    if path.is_root() {
+        encoded.push('/');
+    }
+    encoded
+}
+
+/// Leaves only the unreserved characters of RFC 3986 as they are.
+pub(crate) fn encode_component(encoded: &mut String, name: &str) {
+    const HEX: &[u8; 16] = b"0123456789ABCDEF";
+    for byte in name.bytes() {
+        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~') {
+            encoded.push(char::from(byte));
+        } else {
+            encoded.push('%');
+            encoded.push(char::from(HEX[usize::from(byte >> 4)]));
+            encoded.push(char::from(HEX[usize::from(byte & 15)]));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_encoded_by_component() {
+        let path: ObjectPath = "/climate/a b/50%/ä#?.nc".parse().unwrap();
+        assert_eq!(encode_path("/v1/data", &path), "/v1/data/climate/a%20b/50%25/%C3%A4%23%3F.nc");
+        assert_eq!(encode_path("/v1/list", &ObjectPath::root()), "/v1/list/");
+    }
+
+    #[test]
+    fn a_token_never_travels_unencrypted() {
+        let with_token = |url: &str| {
+            let mut options = ClientOptions::new(url);
+            options.token = Some("secret".to_owned().into());
+            Client::new(options)
+        };
+        let error = with_token("http://data.example.org").unwrap_err();
+        assert!(error.to_string().contains("https"), "{error}");
+        assert!(!format!("{error:?}").contains("secret"));
+        for url in ["https://data.example.org", "http://127.0.0.1:8787", "http://[::1]:1/"] {
+            with_token(url).unwrap();
+        }
+        for url in ["", "data.example.org", "ftp://x/", "//x"] {
+            assert!(with_token(url).is_err(), "{url:?}");
+        }
+    }
+}

@@ -1,0 +1,433 @@
+//! Objects and trees out of the fabric.
+//!
+//! Large objects come over several streams, each group checked against the version's stored tree before it is written
+//! beside the destination. An earlier attempt is taken up by hashing what it left: a group that is right need not come
+//! again. Small objects come many in one stream.
+
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use percale_api::entries::{Content, Entry, Kind};
+use percale_core::{ErrorCode, ObjectPath};
+use tokio::sync::{Semaphore, mpsc};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::client::Client;
+use crate::control::ListOptions;
+use crate::error::{Error, ErrorKind};
+use crate::local::{Fingerprint, flush_file_system, has_content};
+use crate::progress::Progress;
+use crate::put::{Candidate, Compare, Filter};
+use crate::report::{Item, OnItem, Outcome, Report};
+use crate::upload::blocking;
+
+mod large;
+mod small;
+
+/// Objects from this size on come over several streams.
+const LARGE: u64 = 8 << 20;
+/// Most objects and bytes of one request for small ones.
+const BATCH_ITEMS: usize = 1000;
+const BATCH_BYTES: u64 = 64 << 20;
+/// What the listing may be ahead of the transfer: one page.
+const FOUND_AHEAD: usize = 4096;
+
+/// How to get.
+#[derive(Clone, Default)]
+#[non_exhaustive]
+pub struct GetOptions {
+    /// Whether local files with another content are replaced.
+    pub overwrite: bool,
+    /// When a local file counts as the same.
+    pub compare: Compare,
+    /// Finds out everything, changes nothing.
+    pub dry_run: bool,
+    /// What of a tree is wanted; all if absent.
+    pub filter: Option<Filter>,
+    /// Counts what happens.
+    pub progress: Arc<Progress>,
+    /// Is told of each item.
+    pub on_item: Option<OnItem>,
+    /// Stops the transfer. What came of large objects is kept for a later run.
+    pub cancel: CancellationToken,
+}
+
+/// One object that is wanted.
+#[derive(Debug, Clone)]
+struct Wanted {
+    path: ObjectPath,
+    content: Content,
+    local: PathBuf,
+    /// Whether a local file is there.
+    replaces: bool,
+}
+
+impl Wanted {
+    fn item(&self, outcome: Outcome) -> Item {
+        let (from, to) = (self.path.to_string(), self.local.display().to_string());
+        Item { from, to, bytes: self.content.size, outcome }
+    }
+
+    fn done(&self) -> Item {
+        let (version, root) = (Some(self.content.version), self.content.root);
+        self.item(Outcome::Done { version, root, replaced: self.replaces })
+    }
+}
+
+impl Client {
+    /// Gets one object into a local file.
+    ///
+    /// # Errors
+    /// Nothing could be begun; what failed later is in the report.
+    ///
+    /// # Cancellation
+    /// By [`GetOptions::cancel`], or by dropping the future: the destination is untouched, and what came of a large
+    /// object lies beside it for a later run.
+    pub async fn get_file(
+        &self,
+        path: &ObjectPath,
+        local: &Path,
+        options: &GetOptions,
+    ) -> crate::Result<Report> {
+        let entry = self.stat(path).await?;
+        let (sender, found) = mpsc::channel(1);
+        let Some(content) = entry.content else {
+            let detail = format!("{path} is a collection");
+            return Err(Error::new(ErrorKind::Usage, ErrorCode::IsCollection, format!("get {path}"), detail));
+        };
+        let wanted = Wanted { path: path.clone(), content, local: local.to_owned(), replaces: false };
+        // There is room for one, and the receiver is alive.
+        let _ = sender.try_send(Ok(wanted));
+        drop(sender);
+        let parent = local.parent().filter(|parent| !parent.as_os_str().is_empty()).map(Path::to_owned);
+        Ok(self.fetch_all(found, parent.unwrap_or_else(|| ".".into()), options).await)
+    }
+
+    /// Gets what is in a collection into a local directory, which is made if it is missing.
+    ///
+    /// # Errors
+    /// As [`Client::get_file`].
+    ///
+    /// # Cancellation
+    /// As [`Client::get_file`].
+    pub async fn get_tree(
+        &self,
+        path: &ObjectPath,
+        local: &Path,
+        options: &GetOptions,
+    ) -> crate::Result<Report> {
+        // A path that is not there, or may not be read, is an error of the whole call.
+        if !path.is_root() {
+            let entry = self.stat(path).await?;
+            if entry.kind == Kind::Object {
+                let detail = format!("{path} is an object");
+                let operation = format!("get {path}");
+                return Err(Error::new(ErrorKind::Usage, ErrorCode::NotACollection, operation, detail));
+            }
+        }
+        if !options.dry_run {
+            make_directory(local.to_owned()).await?;
+        }
+        let (sender, found) = mpsc::channel(FOUND_AHEAD);
+        let listing =
+            tokio::spawn(list(self.clone(), path.clone(), local.to_owned(), options.clone(), sender));
+        let report = self.fetch_all(found, local.to_owned(), options).await;
+        listing.abort();
+        Ok(report)
+    }
+
+    async fn fetch_all(
+        &self,
+        found: mpsc::Receiver<Result<Wanted, Item>>,
+        root: PathBuf,
+        options: &GetOptions,
+    ) -> Report {
+        let mut report = Report::default();
+        let wrote_small = Arc::new(AtomicBool::new(false));
+        let transfer = Transfer {
+            client: self.clone(),
+            options,
+            slots: Arc::new(Semaphore::new(self.streams())),
+            jobs: JoinSet::new(),
+            batch: Vec::new(),
+            batch_bytes: 0,
+            wrote_small: wrote_small.clone(),
+        };
+        report.interrupted = tokio::select! {
+            () = transfer.run(found, &mut report) => false,
+            () = options.cancel.cancelled() => true,
+        };
+        // Small files are not flushed one by one; all of them are on disk when the call returns.
+        if wrote_small.load(Ordering::Relaxed) {
+            let flushed = blocking("flush files", move || flush_file_system(&root)).await;
+            if let Err(error) = flushed {
+                let outcome = Outcome::Failed(error);
+                report.add(Item { from: String::new(), to: String::new(), bytes: 0, outcome });
+            }
+        }
+        report
+    }
+}
+
+/// Lists a tree and sends its objects; makes its directories.
+async fn list(
+    client: Client,
+    root: ObjectPath,
+    local: PathBuf,
+    options: GetOptions,
+    found: mpsc::Sender<Result<Wanted, Item>>,
+) {
+    let listing = ListOptions { recursive: true, limit: Some(percale_api::MAX_PAGE), replicas: false };
+    let mut cursor = None;
+    let mut refused: Vec<ObjectPath> = Vec::new();
+    loop {
+        let page = match client.list(&root, listing, cursor.as_deref()).await {
+            Ok(page) => page,
+            Err(error) => {
+                let (from, to) = (root.to_string(), local.display().to_string());
+                let _ = found.send(Err(Item { from, to, bytes: 0, outcome: Outcome::Failed(error) })).await;
+                return;
+            }
+        };
+        for entry in page.items {
+            if let Some(found_item) = place(&entry, &root, &local, &options, &mut refused).await
+                && found.send(found_item).await.is_err()
+            {
+                return;
+            }
+        }
+        match page.next {
+            Some(next) => cursor = Some(next),
+            None => return,
+        }
+    }
+}
+
+/// Decides where an entry goes. `refused` are the collections that the filter refused and that are not left yet.
+async fn place(
+    entry: &Entry,
+    root: &ObjectPath,
+    local: &Path,
+    options: &GetOptions,
+    refused: &mut Vec<ObjectPath>,
+) -> Option<Result<Wanted, Item>> {
+    let below: Vec<&str> = entry.path.components().skip(root.components().count()).collect();
+    if below.is_empty() || refused.iter().any(|collection| entry.path.is_within(collection)) {
+        return None;
+    }
+    // Names are checked when the path is parsed: none is `..` or holds a slash.
+    let target: PathBuf = std::iter::once(local).chain(below.iter().map(Path::new)).collect();
+    let is_directory = entry.kind == Kind::Collection;
+    let size = entry.content.as_ref().map_or(0, |content| content.size);
+    let candidate = Candidate { path: &below.join("/"), is_directory, size };
+    if options.filter.as_ref().is_some_and(|filter| !filter(candidate)) {
+        if is_directory {
+            refused.retain(|collection| entry.path < *collection);
+            refused.push(entry.path.clone());
+        }
+        return None;
+    }
+    match &entry.content {
+        Some(content) => Some(Ok(Wanted {
+            path: entry.path.clone(),
+            content: content.clone(),
+            local: target,
+            replaces: false,
+        })),
+        None if is_directory && !options.dry_run => match make_directory(target.clone()).await {
+            Ok(()) => None,
+            Err(error) => {
+                let (from, to) = (entry.path.to_string(), target.display().to_string());
+                Some(Err(Item { from, to, bytes: 0, outcome: Outcome::Failed(error) }))
+            }
+        },
+        None => None,
+    }
+}
+
+async fn make_directory(path: PathBuf) -> crate::Result<()> {
+    blocking("make a local directory", move || {
+        std::fs::create_dir_all(&path).map_err(|error| Error::local("make a local directory", &path, error))
+    })
+    .await
+}
+
+/// What a job ends with.
+enum Ended {
+    Items(Vec<Item>),
+    /// Nothing is in the way.
+    Fetch(Wanted),
+}
+
+struct Transfer<'a> {
+    client: Client,
+    options: &'a GetOptions,
+    slots: Arc<Semaphore>,
+    jobs: JoinSet<Ended>,
+    batch: Vec<Wanted>,
+    batch_bytes: u64,
+    wrote_small: Arc<AtomicBool>,
+}
+
+impl Transfer<'_> {
+    async fn run(mut self, mut found: mpsc::Receiver<Result<Wanted, Item>>, report: &mut Report) {
+        let most_jobs = self.client.streams() + 2;
+        let mut listing = true;
+        let mut ready = VecDeque::new();
+        loop {
+            let may_begin = self.jobs.len() < most_jobs;
+            tokio::select! {
+                biased;
+                Some(joined) = self.jobs.join_next() => match joined {
+                    Ok(Ended::Items(items)) => items.into_iter().for_each(|item| self.tell(report, item)),
+                    Ok(Ended::Fetch(wanted)) => ready.push_back(wanted),
+                    Err(error) => {
+                        let error =
+                            Error::new(ErrorKind::Local, ErrorCode::Internal, "get files", error.to_string());
+                        let (from, to) = (String::new(), String::new());
+                        self.tell(report, Item { from, to, bytes: 0, outcome: Outcome::Failed(error) });
+                    }
+                },
+                next = found.recv(), if listing && may_begin => match next {
+                    Some(Ok(wanted)) => {
+                        self.options.progress.plan(wanted.content.size);
+                        match looked_at(&wanted) {
+                            None => ready.push_back(wanted),
+                            Some(_) => self.compare(Wanted { replaces: true, ..wanted }),
+                        }
+                    }
+                    Some(Err(item)) => {
+                        self.options.progress.plan(0);
+                        self.tell(report, item);
+                    }
+                    None => {
+                        listing = false;
+                        self.options.progress.planned();
+                    }
+                },
+                () = tokio::time::sleep(std::time::Duration::from_millis(20)),
+                    if may_begin && !self.batch.is_empty() => self.flush(),
+                else => break,
+            }
+            while let Some(wanted) = ready.pop_front() {
+                self.begin(wanted, report);
+            }
+            if !listing {
+                self.flush();
+            }
+        }
+    }
+
+    fn tell(&self, report: &mut Report, item: Item) {
+        match &item.outcome {
+            Outcome::Done { .. } => self.options.progress.done(),
+            Outcome::Same => self.options.progress.same(0),
+            Outcome::Failed(_) => self.options.progress.failed(),
+            Outcome::Planned { .. } | Outcome::PassedOver(_) => {}
+        }
+        if let Some(on_item) = &self.options.on_item {
+            on_item(&item);
+        }
+        report.add(item);
+    }
+
+    /// Finds out whether the local file is the same.
+    fn compare(&mut self, wanted: Wanted) {
+        let (compare, overwrite, progress) =
+            (self.options.compare, self.options.overwrite, self.options.progress.clone());
+        self.jobs.spawn(async move {
+            let same = is_same(&wanted, compare).await;
+            Ended::Items(vec![match same {
+                Ok(true) => {
+                    progress.moved(wanted.content.size);
+                    wanted.item(Outcome::Same)
+                }
+                Ok(false) if overwrite => return Ended::Fetch(wanted),
+                Ok(false) => {
+                    let detail = format!(
+                        "{} is there with another content; it is only replaced if asked for",
+                        wanted.local.display()
+                    );
+                    let operation = format!("get {}", wanted.path);
+                    let error = Error::new(ErrorKind::Usage, ErrorCode::AlreadyExists, operation, detail);
+                    wanted.item(Outcome::Failed(error))
+                }
+                Err(error) => wanted.item(Outcome::Failed(error)),
+            }])
+        });
+    }
+
+    fn begin(&mut self, wanted: Wanted, report: &mut Report) {
+        if self.options.dry_run {
+            let replaces = wanted.replaces;
+            self.tell(report, wanted.item(Outcome::Planned { replaces }));
+        } else if wanted.content.size >= LARGE {
+            let (client, slots, progress) =
+                (self.client.clone(), self.slots.clone(), self.options.progress.clone());
+            self.jobs.spawn(async move {
+                let outcome = large::get(&client, &wanted, slots, &progress).await;
+                Ended::Items(vec![match outcome {
+                    Ok(()) => wanted.done(),
+                    Err(error) => wanted.item(Outcome::Failed(error)),
+                }])
+            });
+        } else {
+            self.batch_bytes += wanted.content.size;
+            self.batch.push(wanted);
+            if self.batch.len() >= BATCH_ITEMS || self.batch_bytes >= BATCH_BYTES {
+                self.flush();
+            }
+        }
+    }
+
+    fn flush(&mut self) {
+        if self.batch.is_empty() {
+            return;
+        }
+        self.batch_bytes = 0;
+        self.wrote_small.store(true, Ordering::Relaxed);
+        let batch = std::mem::take(&mut self.batch);
+        let (client, slots, progress) =
+            (self.client.clone(), self.slots.clone(), self.options.progress.clone());
+        self.jobs.spawn(async move {
+            let _slot = slots.acquire_owned().await;
+            Ended::Items(small::get(&client, batch, &progress).await)
+        });
+    }
+}
+
+/// Tells what is at the destination. One look at a directory that is in the cache takes microseconds.
+fn looked_at(wanted: &Wanted) -> Option<std::fs::Metadata> {
+    std::fs::symlink_metadata(&wanted.local).ok()
+}
+
+async fn is_same(wanted: &Wanted, compare: Compare) -> crate::Result<bool> {
+    let (local, content) = (wanted.local.clone(), wanted.content.clone());
+    blocking(&format!("compare {}", local.display()), move || {
+        let cannot = |error| Error::local("look at", &local, error);
+        let metadata = std::fs::metadata(&local).map_err(cannot)?;
+        if metadata.is_dir() {
+            return Err(cannot(std::io::Error::new(
+                std::io::ErrorKind::IsADirectory,
+                "a directory is in the way",
+            )));
+        }
+        match compare {
+            Compare::Exists => Ok(true),
+            Compare::Size => Ok(content.size == metadata.len()),
+            Compare::Mtime => {
+                Ok(content.size == metadata.len() && content.mtime == Fingerprint::of(&metadata).mtime())
+            }
+            Compare::Content => has_content(&local, content.size, content.root),
+        }
+    })
+    .await
+}
+
+/// Locks what cannot be left in a bad state by a panic: plain queues and sets.
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

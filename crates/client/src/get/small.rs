@@ -1,0 +1,241 @@
+//! Many small objects in one stream.
+
+use std::sync::Arc;
+
+use percale_api::uploads::PullItem;
+use percale_core::ErrorCode;
+use percale_core::tree::{GroupHash, HashTree, group_count};
+use percale_mover::{DataFrame, Frame};
+use tokio::sync::mpsc;
+
+use super::Wanted;
+use crate::client::Client;
+use crate::error::{Error, ErrorKind, Retry};
+use crate::local::PartFile;
+use crate::progress::Progress;
+use crate::pull::{FrameStream, parse_item, parse_problem};
+use crate::report::{Item, Outcome};
+
+/// Frames that wait to be written, each at most 1 MiB.
+const QUEUED_FRAMES: usize = 16;
+
+/// Gets a batch, again as long as that can help. The answer has an item for each object.
+pub(super) async fn get(client: &Client, batch: Vec<Wanted>, progress: &Arc<Progress>) -> Vec<Item> {
+    let batch = Arc::new(batch);
+    let mut attempts = client.attempts();
+    let mut results: Vec<Option<Item>> = batch.iter().map(|_| None).collect();
+    loop {
+        let open: Arc<[usize]> = (0..batch.len()).filter(|at| results[*at].is_none()).collect();
+        if open.is_empty() {
+            break;
+        }
+        let before = open.len();
+        let (outcomes, mut fault) = get_once(client, &batch, &open, progress).await;
+        for (at, outcome) in outcomes {
+            match outcome {
+                Ok(()) => results[at] = Some(batch[at].done()),
+                Err(error) if error.retry() == Retry::Temporary => fault = Some(error),
+                Err(error) => results[at] = Some(batch[at].item(Outcome::Failed(error))),
+            }
+        }
+        let left = results.iter().filter(|result| result.is_none()).count();
+        if left == 0 {
+            break;
+        }
+        if left < before {
+            attempts.progressed();
+        }
+        let fault = fault.unwrap_or_else(|| {
+            let detail = "the site did not send all that was asked for";
+            Error::new(ErrorKind::Connection, ErrorCode::SiteUnavailable, "get files", detail)
+        });
+        if let Err(last) = attempts.pause_after(fault).await {
+            for at in 0..batch.len() {
+                if results[at].is_none() {
+                    let operation = format!("get {}", batch[at].path);
+                    let error = match last.as_problem() {
+                        Some(problem) => Error::problem(operation, problem.clone()),
+                        None => Error::new(last.kind(), last.code(), operation, last.detail()),
+                    };
+                    results[at] = Some(batch[at].item(Outcome::Failed(error.with_retry(last.retry()))));
+                }
+            }
+            break;
+        }
+    }
+    results.into_iter().flatten().collect()
+}
+
+type Outcomes = Vec<(usize, Result<(), Error>)>;
+
+/// Asks once. Returns what became of each object that was dealt with, and what ended the stream early.
+async fn get_once(
+    client: &Client,
+    batch: &Arc<Vec<Wanted>>,
+    open: &Arc<[usize]>,
+    progress: &Arc<Progress>,
+) -> (Outcomes, Option<Error>) {
+    let operation = match &**open {
+        [only] => format!("get {}", batch[*only].path),
+        several => format!("get {} objects", several.len()),
+    };
+    let items = open.iter().map(|at| {
+        let Wanted { path, content, .. } = &batch[*at];
+        PullItem { path: path.clone(), version: Some(content.version), ranges: None }
+    });
+    let mut frames = match FrameStream::open(client, &operation, items.collect()).await {
+        Ok(frames) => frames,
+        Err(error) => return (Vec::new(), Some(error)),
+    };
+    let (sender, queue) = mpsc::channel(QUEUED_FRAMES);
+    let writer = tokio::task::spawn_blocking({
+        let (batch, open, progress) = (batch.clone(), open.clone(), progress.clone());
+        move || {
+            Writer { batch: &batch, open: &open, progress: &progress, outcomes: Vec::new(), current: None }
+                .run(queue)
+        }
+    });
+    let fault = loop {
+        match frames.next().await {
+            Ok(Some(frame)) => {
+                if sender.send(frame).await.is_err() {
+                    break None;
+                }
+            }
+            Ok(None) => break None,
+            Err(error) => break Some(error),
+        }
+    };
+    drop(sender);
+    (writer.await.unwrap_or_default(), fault)
+}
+
+/// Verifies and writes, one object after the other.
+struct Writer<'a> {
+    batch: &'a [Wanted],
+    open: &'a [usize],
+    progress: &'a Progress,
+    outcomes: Outcomes,
+    current: Option<Current>,
+}
+
+struct Current {
+    item: u32,
+    file: PartFile,
+    hashes: Vec<GroupHash>,
+    moved: u64,
+}
+
+impl Writer<'_> {
+    fn run(mut self, mut queue: mpsc::Receiver<Frame>) -> Outcomes {
+        while let Some(frame) = queue.blocking_recv() {
+            let (item, result) = match frame {
+                Frame::Item { item, info, .. } => (item, self.begin(item, &info)),
+                Frame::Data(data) => (data.item, self.write(&data)),
+                Frame::Done { item, .. } => {
+                    let result = self.finish(item);
+                    if matches!(result, Ok(true)) {
+                        self.end(item, Ok(()));
+                    }
+                    (item, result.map(drop))
+                }
+                Frame::Fail { item, problem } => {
+                    let operation = self.wanted(item).map(|wanted| format!("get {}", wanted.path));
+                    (item, Err(parse_problem(&operation.unwrap_or_default(), &problem)))
+                }
+                Frame::Error { .. } | Frame::End { .. } => continue,
+            };
+            if let Err(error) = result {
+                self.end(item, Err(error));
+            }
+        }
+        if let Some(current) = self.current.take() {
+            self.progress.retract(current.moved);
+            current.file.discard();
+        }
+        self.outcomes
+    }
+
+    fn wanted(&self, item: u32) -> Option<&Wanted> {
+        self.open.get(item as usize).and_then(|at| self.batch.get(*at))
+    }
+
+    fn end(&mut self, item: u32, outcome: Result<(), Error>) {
+        if let Some(current) = self.current.take_if(|current| current.item == item) {
+            if outcome.is_err() {
+                self.progress.retract(current.moved);
+            }
+            current.file.discard();
+        }
+        if let Some(at) = self.open.get(item as usize) {
+            self.outcomes.push((*at, outcome));
+        }
+    }
+
+    fn begin(&mut self, item: u32, info: &[u8]) -> Result<(), Error> {
+        let Some(wanted) = self.wanted(item) else { return Ok(()) };
+        let operation = format!("get {}", wanted.path);
+        let pulled = parse_item(&operation, info)?;
+        // Version 0 is none: the site says in the next frame why it cannot send it.
+        if pulled.version.0 == 0 {
+            return Ok(());
+        }
+        if pulled.path != wanted.path || pulled.version != wanted.content.version {
+            let detail = format!("version {} of {} was sent instead", pulled.version, pulled.path);
+            return Err(Error::new(ErrorKind::Protocol, ErrorCode::Internal, operation, detail));
+        }
+        let file = PartFile::open(&wanted.local, wanted.content.size)?;
+        if let Some(left) = self.current.replace(Current { item, file, hashes: Vec::new(), moved: 0 }) {
+            left.file.discard();
+        }
+        Ok(())
+    }
+
+    /// Data of an object that failed already is passed over.
+    fn write(&mut self, data: &DataFrame) -> Result<(), Error> {
+        let Some(wanted) = self.wanted(data.item).cloned() else { return Ok(()) };
+        let Some(current) = self.current.as_mut().filter(|current| current.item == data.item) else {
+            return Ok(());
+        };
+        let operation = || format!("get {}", wanted.path);
+        // Its groups come in order, from the first; the whole is compared with the root at the end.
+        if data.size.0 != wanted.content.size || data.group() != current.hashes.len() as u64 {
+            let detail = "the site sent other groups than were asked for";
+            return Err(Error::new(ErrorKind::Protocol, ErrorCode::Internal, operation(), detail));
+        }
+        data.verify().map_err(|error| {
+            Error::new(ErrorKind::Integrity, ErrorCode::Integrity, operation(), error.to_string())
+        })?;
+        current.file.write(data.offset, &data.bytes)?;
+        current.hashes.push(data.hash);
+        current.moved += data.bytes.len() as u64;
+        self.progress.moved(data.bytes.len() as u64);
+        Ok(())
+    }
+
+    /// Returns whether the object was the current one and is complete now.
+    fn finish(&mut self, item: u32) -> Result<bool, Error> {
+        let Some(wanted) = self.wanted(item).cloned() else { return Ok(false) };
+        let Some(current) = self.current.take_if(|current| current.item == item) else { return Ok(false) };
+        let operation = format!("get {}", wanted.path);
+        let size = percale_core::ByteCount(wanted.content.size);
+        let Current { file, mut hashes, moved, .. } = current;
+        if hashes.is_empty() && size.0 == 0 && group_count(size) == 1 {
+            hashes.push(percale_core::tree::hash_group(size, 0, &[]));
+        }
+        let problem = match (HashTree::from_groups(size, hashes), wanted.content.root) {
+            (Err(error), _) => Some(error.to_string()),
+            (Ok(tree), Some(root)) if tree.root() != root => {
+                Some(format!("what came has the hash {}, and the version has {root}", tree.root()))
+            }
+            (Ok(_), _) => None,
+        };
+        if let Some(detail) = problem {
+            self.progress.retract(moved);
+            file.discard();
+            return Err(Error::new(ErrorKind::Integrity, ErrorCode::Integrity, operation, detail));
+        }
+        file.publish(wanted.content.mtime, wanted.replaces, false)?;
+        Ok(true)
+    }
+}

@@ -1,0 +1,40 @@
+//! The one HTTP client of Percale, control and bulk: for the command line, the mount, Python, and between sites.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`client`] | [`Client`]: connections, retries, errors |
+//! | `control` | the typed calls: one method of [`Client`] for each address |
+//! | [`put`] | local files and trees into the fabric |
+//! | [`get`] | objects and trees out of the fabric |
+//! | [`read`] | verified bytes of one object as a stream |
+//! | [`progress`] | how far a transfer is, for whoever shows it |
+//! | [`error`] | [`Error`] |
+//!
+//! Everything bulk travels as frames (`docs/design/frames.md`), every group of 1 MiB verified alone. Memory is bounded:
+//! a few megabytes for each stream, and for a tree one directory's listing on each level.
+
+mod body;
+pub mod client;
+mod control;
+pub mod error;
+pub mod get;
+mod local;
+pub mod progress;
+mod pull;
+mod push;
+pub mod put;
+pub mod read;
+pub mod report;
+mod retry;
+mod upload;
+mod walk;
+
+pub use client::{Client, ClientOptions};
+pub use control::{ListOptions, Raw};
+pub use error::{Error, ErrorKind, Retry};
+pub use progress::Progress;
+pub use report::{Item, Outcome, Report};
+pub use retry::RetryPolicy;
+
+/// The result of this crate's calls.
+pub type Result<T, E = Error> = std::result::Result<T, E>;

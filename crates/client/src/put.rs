@@ -1,0 +1,441 @@
+//! Local files and trees into the fabric.
+//!
+//! Small files travel in batches, large ones in uploads that can be taken up again; both at the same time and over the
+//! same few streams. What is there already with the same content is not sent. What is there with another content is only
+//! replaced where that was asked for, and then only if it is still the version that was seen.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use percale_api::entries::{Content, Kind};
+use percale_api::uploads::{Committed, Condition};
+use percale_core::{ErrorCode, ObjectPath};
+use tokio::sync::{Semaphore, mpsc};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::client::Client;
+use crate::error::{Error, ErrorKind, Retry};
+use crate::local::{Fingerprint, has_content};
+use crate::progress::Progress;
+use crate::push::{self, PushFile, Pushed};
+use crate::report::{Item, OnItem, Outcome, Report};
+use crate::upload::{UploadPlan, blocking, upload};
+use crate::walk::{Found, walk};
+
+pub use crate::upload::default_state_dir;
+pub use crate::walk::{Candidate, Filter, Links};
+
+/// Files from this size on are sent by uploads of their own. Below it a repeated batch costs less than the two extra
+/// calls of an upload.
+const LARGE: u64 = 8 << 20;
+/// What the walk may be ahead of the transfer.
+const FOUND_AHEAD: usize = 2048;
+/// A batch that is not full goes off when the walk has found nothing for this long.
+const BATCH_WAIT: Duration = Duration::from_millis(20);
+
+/// When something that is there already counts as the same and is not transferred.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Compare {
+    /// Its content has the same hash. Reads the local file if the sizes are equal.
+    #[default]
+    Content,
+    /// Size and modification time are the same.
+    Mtime,
+    /// The size is the same.
+    Size,
+    /// It is there.
+    Exists,
+}
+
+/// How to put.
+#[derive(Clone, Default)]
+#[non_exhaustive]
+pub struct PutOptions {
+    /// Whether objects with another content are replaced.
+    pub overwrite: bool,
+    /// When an object counts as the same.
+    pub compare: Compare,
+    /// Finds out everything, changes nothing.
+    pub dry_run: bool,
+    /// What becomes of symbolic links in a tree.
+    pub links: Links,
+    /// What of a tree is wanted; all if absent.
+    pub filter: Option<Filter>,
+    /// Where notes for a later resume are kept ([`default_state_dir`]); nowhere if absent.
+    pub state_dir: Option<PathBuf>,
+    /// Counts what happens.
+    pub progress: Arc<Progress>,
+    /// Is told of each item.
+    pub on_item: Option<OnItem>,
+    /// Stops the transfer. What was sent of large files is kept for a later run.
+    pub cancel: CancellationToken,
+}
+
+impl Client {
+    /// Puts one local file at a path. Collections above it are made.
+    ///
+    /// # Errors
+    /// Nothing could be begun; what failed later is in the report.
+    ///
+    /// # Cancellation
+    /// By [`PutOptions::cancel`], or by dropping the future: nothing half-written becomes visible, and what arrived of a
+    /// large file is kept for as long as its lease lives.
+    pub async fn put_file(
+        &self,
+        local: &Path,
+        target: &ObjectPath,
+        options: &PutOptions,
+    ) -> crate::Result<Report> {
+        let operation = format!("put {target}");
+        let path = local.to_owned();
+        let size = blocking(&operation, move || {
+            let metadata =
+                std::fs::metadata(&path).map_err(|error| Error::local("read a local file", &path, error))?;
+            Ok(metadata.len())
+        })
+        .await?;
+        let entry = self.find(target).await?;
+        if entry.as_ref().is_some_and(|entry| entry.kind == Kind::Collection) {
+            let detail = format!("{target} is a collection");
+            return Err(Error::new(ErrorKind::Usage, ErrorCode::IsCollection, operation, detail));
+        }
+        let existing = entry.and_then(|entry| entry.content);
+        let (sender, found) = mpsc::channel(1);
+        let file = Found::File { local: local.to_owned(), target: target.clone(), size, existing };
+        // There is room for one, and the receiver is alive.
+        let _ = sender.try_send(file);
+        drop(sender);
+        Ok(self.transfer(found, options).await)
+    }
+
+    /// Puts what is in a local directory into a collection, which is made if it is missing.
+    ///
+    /// # Errors
+    /// As [`Client::put_file`].
+    ///
+    /// # Cancellation
+    /// As [`Client::put_file`].
+    pub async fn put_tree(
+        &self,
+        local: &Path,
+        target: &ObjectPath,
+        options: &PutOptions,
+    ) -> crate::Result<Report> {
+        let operation = format!("put {}", local.display());
+        let path = local.to_owned();
+        blocking(&operation, move || {
+            std::fs::read_dir(&path)
+                .map_err(|error| Error::local("list a local directory", &path, error))
+                .map(drop)
+        })
+        .await?;
+        let exists = match self.find(target).await? {
+            Some(entry) if entry.kind == Kind::Object => {
+                let detail = format!("{target} is an object");
+                return Err(Error::new(ErrorKind::Usage, ErrorCode::NotACollection, operation, detail));
+            }
+            Some(_) => true,
+            None if options.dry_run => false,
+            None => {
+                self.make_collection(target, true).await?;
+                false
+            }
+        };
+        let (sender, found) = mpsc::channel(FOUND_AHEAD);
+        let walk = walk(
+            self.clone(),
+            local.to_owned(),
+            target.clone(),
+            exists,
+            options.links,
+            options.filter.clone(),
+            sender,
+        );
+        let walking = tokio::spawn(walk);
+        let report = self.transfer(found, options).await;
+        walking.abort();
+        Ok(report)
+    }
+
+    async fn transfer(&self, found: mpsc::Receiver<Found>, options: &PutOptions) -> Report {
+        let mut report = Report::default();
+        let transfer = Transfer {
+            client: self.clone(),
+            options,
+            slots: Arc::new(Semaphore::new(self.streams())),
+            jobs: JoinSet::new(),
+            batch: Vec::new(),
+            batch_bytes: 0,
+        };
+        let cancelled = tokio::select! {
+            () = transfer.run(found, &mut report) => false,
+            () = options.cancel.cancelled() => true,
+        };
+        report.interrupted = cancelled;
+        report
+    }
+}
+
+/// A file that is to be sent.
+#[derive(Debug, Clone)]
+struct Wanted {
+    local: PathBuf,
+    target: ObjectPath,
+    size: u64,
+    existing: Option<Content>,
+}
+
+impl Wanted {
+    fn item(&self, outcome: Outcome) -> Item {
+        let (from, to) = (self.local.display().to_string(), self.target.to_string());
+        Item { from, to, bytes: self.size, outcome }
+    }
+
+    fn condition(&self) -> Condition {
+        self.existing.as_ref().map_or(Condition::New, |content| Condition::Match(content.version))
+    }
+
+    fn committed(&self, committed: Committed) -> Item {
+        let mut item = self.item(Outcome::Done {
+            version: Some(committed.version),
+            root: Some(committed.root),
+            replaced: !committed.created,
+        });
+        item.bytes = committed.size;
+        item
+    }
+}
+
+/// What a job ends with.
+enum Ended {
+    Items(Vec<Item>),
+    /// It was compared and must be sent.
+    Send(Wanted),
+}
+
+struct Transfer<'a> {
+    client: Client,
+    options: &'a PutOptions,
+    slots: Arc<Semaphore>,
+    jobs: JoinSet<Ended>,
+    batch: Vec<Wanted>,
+    batch_bytes: u64,
+}
+
+impl Transfer<'_> {
+    async fn run(mut self, mut found: mpsc::Receiver<Found>, report: &mut Report) {
+        let most_jobs = self.client.streams() + 2;
+        let mut walking = true;
+        loop {
+            let may_begin = self.jobs.len() < most_jobs;
+            tokio::select! {
+                biased;
+                Some(joined) = self.jobs.join_next() => match joined {
+                    Ok(Ended::Items(items)) => items.into_iter().for_each(|item| self.tell(report, item)),
+                    Ok(Ended::Send(wanted)) => self.begin(wanted, report),
+                    // A job that panicked: its files have no result, which must not look like success.
+                    Err(error) => {
+                        let error =
+                            Error::new(ErrorKind::Local, ErrorCode::Internal, "put files", error.to_string());
+                        let (from, to) = (String::new(), String::new());
+                        self.tell(report, Item { from, to, bytes: 0, outcome: Outcome::Failed(error) });
+                    }
+                },
+                next = found.recv(), if walking && may_begin => match next {
+                    Some(next) => self.take(next, report),
+                    None => {
+                        walking = false;
+                        self.options.progress.planned();
+                        self.flush();
+                    }
+                },
+                () = tokio::time::sleep(BATCH_WAIT), if may_begin && !self.batch.is_empty() => self.flush(),
+                else => break,
+            }
+            if !walking && !self.batch.is_empty() {
+                self.flush();
+            }
+        }
+    }
+
+    fn tell(&self, report: &mut Report, item: Item) {
+        match &item.outcome {
+            Outcome::Done { .. } => self.options.progress.done(),
+            Outcome::Same => self.options.progress.same(0),
+            Outcome::Failed(_) => self.options.progress.failed(),
+            Outcome::Planned { .. } | Outcome::PassedOver(_) => {}
+        }
+        if let Some(on_item) = &self.options.on_item {
+            on_item(&item);
+        }
+        report.add(item);
+    }
+
+    fn take(&mut self, found: Found, report: &mut Report) {
+        match found {
+            Found::File { local, target, size, existing } => {
+                self.options.progress.plan(size);
+                let wanted = Wanted { local, target, size, existing };
+                if wanted.existing.is_some() { self.compare(wanted) } else { self.begin(wanted, report) }
+            }
+            Found::EmptyDirectory { exists: true, .. } => {}
+            Found::EmptyDirectory { .. } if self.options.dry_run => {}
+            Found::EmptyDirectory { local, target, .. } => {
+                let client = self.client.clone();
+                self.jobs.spawn(async move {
+                    let items = match client.make_collection(&target, true).await {
+                        Ok(_) => Vec::new(),
+                        Err(error) => {
+                            let (from, to) = (local.display().to_string(), target.to_string());
+                            vec![Item { from, to, bytes: 0, outcome: Outcome::Failed(error) }]
+                        }
+                    };
+                    Ended::Items(items)
+                });
+            }
+            Found::PassedOver { local, why } => {
+                let (from, to) = (local.display().to_string(), String::new());
+                self.tell(report, Item { from, to, bytes: 0, outcome: Outcome::PassedOver(why) });
+            }
+            Found::Failed { local, target, error } => {
+                self.options.progress.plan(0);
+                let from = local.display().to_string();
+                self.tell(report, Item { from, to: target, bytes: 0, outcome: Outcome::Failed(error) });
+            }
+        }
+    }
+
+    /// Finds out whether what is there is the same.
+    fn compare(&mut self, wanted: Wanted) {
+        let (compare, overwrite) = (self.options.compare, self.options.overwrite);
+        let progress = self.options.progress.clone();
+        self.jobs.spawn(async move {
+            let same = is_same(&wanted, compare).await;
+            Ended::Items(vec![match same {
+                Ok(true) => {
+                    progress.moved(wanted.size);
+                    wanted.item(Outcome::Same)
+                }
+                Ok(false) if overwrite => return Ended::Send(wanted),
+                Ok(false) => wanted.item(Outcome::Failed(taken(&wanted))),
+                Err(error) => wanted.item(Outcome::Failed(error)),
+            }])
+        });
+    }
+
+    /// Sends a file, at once or in the next batch.
+    fn begin(&mut self, wanted: Wanted, report: &mut Report) {
+        if self.options.dry_run {
+            let replaces = wanted.existing.is_some();
+            self.tell(report, wanted.item(Outcome::Planned { replaces }));
+        } else if wanted.size >= LARGE {
+            self.upload(wanted);
+        } else {
+            if self.batch_bytes + wanted.size > push::MAX_BYTES {
+                self.flush();
+            }
+            self.batch_bytes += wanted.size;
+            self.batch.push(wanted);
+            if self.batch.len() >= push::MAX_FILES {
+                self.flush();
+            }
+        }
+    }
+
+    fn flush(&mut self) {
+        if self.batch.is_empty() {
+            return;
+        }
+        self.batch_bytes = 0;
+        let batch = std::mem::take(&mut self.batch);
+        let files = batch.iter().map(|wanted| PushFile {
+            local: wanted.local.clone(),
+            target: wanted.target.clone(),
+            size: wanted.size,
+            condition: wanted.condition(),
+        });
+        let files: Vec<_> = files.collect();
+        let (client, slots, progress) =
+            (self.client.clone(), self.slots.clone(), self.options.progress.clone());
+        self.jobs.spawn(async move {
+            let _slot = slots.acquire_owned().await;
+            let pushed = push::push(&client, files, &progress).await;
+            let items = batch.into_iter().zip(pushed).map(|(wanted, pushed)| match pushed {
+                Pushed::Committed(committed) => wanted.committed(committed),
+                Pushed::Same => wanted.item(Outcome::Same),
+                Pushed::Failed(error) => wanted.item(Outcome::Failed(if is_taken(&error) {
+                    taken(&wanted).with_source(error)
+                } else {
+                    error
+                })),
+            });
+            Ended::Items(items.collect())
+        });
+    }
+
+    fn upload(&mut self, wanted: Wanted) {
+        let (client, progress) = (self.client.clone(), self.options.progress.clone());
+        let plan = UploadPlan {
+            local: wanted.local.clone(),
+            target: wanted.target.clone(),
+            condition: wanted.condition(),
+            state_dir: self.options.state_dir.clone(),
+            slots: self.slots.clone(),
+        };
+        self.jobs.spawn(async move {
+            let item = match upload(&client, plan, &progress).await {
+                Ok(committed) => wanted.committed(committed),
+                Err(error) if is_taken(&error) => match now_same(&client, &wanted).await {
+                    true => wanted.item(Outcome::Same),
+                    false => wanted.item(Outcome::Failed(taken(&wanted).with_source(error))),
+                },
+                Err(error) => wanted.item(Outcome::Failed(error)),
+            };
+            Ended::Items(vec![item])
+        });
+    }
+}
+
+fn is_taken(error: &Error) -> bool {
+    matches!(error.code(), ErrorCode::AlreadyExists | ErrorCode::PreconditionFailed)
+        && error.retry() == Retry::Permanent
+}
+
+fn taken(wanted: &Wanted) -> Error {
+    let (code, detail) = match &wanted.existing {
+        Some(content) => (
+            ErrorCode::AlreadyExists,
+            format!(
+                "version {} with another content is there; it is only replaced if asked for",
+                content.version
+            ),
+        ),
+        None => (ErrorCode::AlreadyExists, "somebody else has just put another content there".to_owned()),
+    };
+    Error::new(ErrorKind::Usage, code, format!("put {}", wanted.target), detail)
+}
+
+async fn is_same(wanted: &Wanted, compare: Compare) -> crate::Result<bool> {
+    let Some(content) = wanted.existing.clone() else { return Ok(false) };
+    let (local, size) = (wanted.local.clone(), wanted.size);
+    blocking(&format!("compare {}", local.display()), move || match compare {
+        Compare::Exists => Ok(true),
+        Compare::Size => Ok(content.size == size),
+        Compare::Mtime => {
+            let metadata = std::fs::metadata(&local)
+                .map_err(|error| Error::local("read a local file", &local, error))?;
+            Ok(content.size == metadata.len() && content.mtime == Fingerprint::of(&metadata).mtime())
+        }
+        Compare::Content => has_content(&local, content.size, content.root),
+    })
+    .await
+}
+
+/// Looks again: a lost answer of ours may be what is in the way.
+async fn now_same(client: &Client, wanted: &Wanted) -> bool {
+    let Ok(Some(entry)) = client.find(&wanted.target).await else { return false };
+    let wanted = Wanted { existing: entry.content, ..wanted.clone() };
+    is_same(&wanted, Compare::Content).await.unwrap_or(false)
+}

@@ -1,0 +1,340 @@
+//! One large file: a resumable upload over several streams.
+//!
+//! The server says which bytes it misses; they are handed out to the streams in segments, so that a slow stream takes
+//! fewer of them. Every stream is a request of its own and ends after a while, so that the plan can be balanced anew and
+//! a token that was renewed is used. Whatever happens, the next step is the same: ask what is missing, send that.
+
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use percale_api::uploads::{CommitUpload, Committed, Condition, ItemDone, NewUpload, Upload};
+use percale_core::range::RangeSet;
+use percale_core::tree::{GROUP_SIZE, HashTree, group_count, group_range, hash_group};
+use percale_core::{ByteCount, ByteRange, ErrorCode, ObjectPath};
+use percale_mover::{Encoder, ReceivedGroups};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+
+use crate::body::{Pieces, body};
+use crate::client::{Client, read_bytes};
+use crate::error::{Error, ErrorKind};
+use crate::local::{Buffers, Source};
+use crate::progress::{Active, Progress};
+use crate::push::to_json;
+
+mod state;
+
+pub(crate) use state::StateFile;
+
+/// What a stream takes at a time. Small enough that all end together, large enough that a stream reads ahead.
+const SEGMENT: u64 = 16 << 20;
+/// Time after which a stream begins no further segment (`docs/design/frames.md`: a body lasts at most about 60 s).
+const BODY_TIME: Duration = Duration::from_secs(40);
+/// Times that the server may say "incomplete" at the commit, or fail without any byte having arrived in between.
+const MAX_ROUNDS: usize = 64;
+
+/// What to upload, and how.
+pub(crate) struct UploadPlan {
+    pub local: PathBuf,
+    pub target: ObjectPath,
+    pub condition: Condition,
+    /// Where the note for a later resume is kept; none if absent.
+    pub state_dir: Option<PathBuf>,
+    /// What the streams of all files of a transfer share.
+    pub slots: Arc<Semaphore>,
+}
+
+/// The parts of an upload that its streams share.
+struct Shared {
+    client: Client,
+    operation: String,
+    source: Source,
+    id: percale_core::ids::LeaseId,
+    segments: Mutex<VecDeque<ByteRange>>,
+    hashes: Mutex<ReceivedGroups>,
+    active: Active,
+}
+
+impl Shared {
+    fn next_segment(&self) -> Option<ByteRange> {
+        self.segments.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
+    }
+
+    fn has_segments(&self) -> bool {
+        !self.segments.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+    }
+
+    fn note(&self, group: u64, hash: percale_core::tree::GroupHash) {
+        self.hashes.lock().unwrap_or_else(PoisonError::into_inner).insert(group, hash);
+    }
+
+    fn knows(&self, group: u64) -> bool {
+        self.hashes.lock().unwrap_or_else(PoisonError::into_inner).get(group).is_some()
+    }
+
+    /// Hands out what the server misses.
+    fn plan(&self, missing: &RangeSet) {
+        let size = self.source.size();
+        let aligned: RangeSet = missing.iter().map(|range| range.align_out(GROUP_SIZE, size)).collect();
+        let mut segments = self.segments.lock().unwrap_or_else(PoisonError::into_inner);
+        segments.clear();
+        for range in aligned.iter() {
+            let mut at = range.start();
+            while at < range.end() {
+                // Segments end at multiples of their size, wherever they begin.
+                let end = ((at / SEGMENT + 1) * SEGMENT).min(range.end());
+                segments.extend(ByteRange::new(at, end));
+                at = end;
+            }
+        }
+        let missing = aligned.total().0;
+        let arrived = size.0.saturating_sub(missing);
+        let counted = self.active.done();
+        if counted > arrived {
+            self.active.retract(counted - arrived);
+        } else {
+            self.active.moved(arrived - counted);
+        }
+    }
+}
+
+/// Uploads one file and returns what was committed.
+pub(crate) async fn upload(
+    client: &Client,
+    plan: UploadPlan,
+    progress: &Arc<Progress>,
+) -> crate::Result<Committed> {
+    let operation = format!("put {}", plan.target);
+    let source = {
+        let local = plan.local.clone();
+        blocking(&operation, move || Source::open(&local)).await?
+    };
+    let size = source.size();
+    let (mut state, upload) = open(client, &plan, &source).await?;
+    let active = progress.begin(plan.local.display().to_string(), size.0);
+    let shared = Arc::new(Shared {
+        client: client.clone(),
+        operation: operation.clone(),
+        source,
+        id: upload.id,
+        segments: Mutex::default(),
+        hashes: Mutex::new(ReceivedGroups::new(size)),
+        active,
+    });
+    let result = send_and_commit(&shared, &plan, upload).await;
+    match &result {
+        Ok(_) => state.remove(),
+        // What must not be taken up again is given up at once, so that its bytes do not lie about until their lease ends.
+        Err(error) if is_hopeless(error) => {
+            state.remove();
+            let _ = client.abort_upload(shared.id).await;
+        }
+        Err(_) => {}
+    }
+    result
+}
+
+fn is_hopeless(error: &Error) -> bool {
+    error.kind() == ErrorKind::SourceChanged
+        || matches!(
+            error.code(),
+            ErrorCode::DigestMismatch
+                | ErrorCode::Integrity
+                | ErrorCode::AlreadyExists
+                | ErrorCode::PreconditionFailed
+                | ErrorCode::LeaseExpired
+                | ErrorCode::NotFound
+        )
+}
+
+/// Takes up the upload of an earlier run if the note of it still fits, or opens a new one.
+async fn open(client: &Client, plan: &UploadPlan, source: &Source) -> crate::Result<(StateFile, Upload)> {
+    let mut state = match &plan.state_dir {
+        Some(folder) => StateFile::open(folder, client.url().as_str(), &plan.target, &plan.local),
+        None => StateFile::none(),
+    };
+    if let Some(noted) = state.noted() {
+        let fits = noted.fingerprint == source.fingerprint && noted.condition == plan.condition;
+        match client.upload(noted.upload).await {
+            Ok(upload) if fits && upload.size == source.size().0 && upload.path == plan.target => {
+                return Ok((state, upload));
+            }
+            Ok(upload) => {
+                let _ = client.abort_upload(upload.id).await;
+            }
+            Err(error) if matches!(error.code(), ErrorCode::NotFound | ErrorCode::LeaseExpired) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    let new = NewUpload {
+        path: plan.target.clone(),
+        size: source.size().0,
+        condition: plan.condition,
+        parents: true,
+        mtime: Some(source.fingerprint.mtime()),
+    };
+    let upload = client.open_upload(&new).await?;
+    state.note(upload.id, source.fingerprint, plan.condition);
+    Ok((state, upload))
+}
+
+async fn send_and_commit(
+    shared: &Arc<Shared>,
+    plan: &UploadPlan,
+    upload: Upload,
+) -> crate::Result<Committed> {
+    let mut attempts = shared.client.attempts();
+    let mut missing = upload.missing.clone();
+    for _ in 0..MAX_ROUNDS {
+        let before = missing.total();
+        shared.plan(&missing);
+        let sent = send_all(shared, plan, upload.positioned).await;
+        let result = match sent {
+            Ok(()) => commit(shared, &upload).await,
+            Err(error) => Err(error),
+        };
+        let error = match result {
+            Ok(committed) => return Ok(committed),
+            Err(error) => error,
+        };
+        // A local fault, or a refusal: nothing that sending again could mend.
+        if error.code() != ErrorCode::UploadIncomplete {
+            attempts.pause_after(error).await?;
+        }
+        missing = shared.client.upload(shared.id).await?.missing;
+        if missing.total() < before {
+            attempts.progressed();
+        }
+    }
+    let detail = "the site said again and again that bytes are missing that were sent";
+    Err(Error::new(ErrorKind::Protocol, ErrorCode::UploadIncomplete, &shared.operation, detail))
+}
+
+/// Sends all segments. The first fault that is not one of the connection stops everything.
+async fn send_all(shared: &Arc<Shared>, plan: &UploadPlan, positioned: bool) -> crate::Result<()> {
+    let mut streams = JoinSet::new();
+    let wanted = if positioned { shared.client.streams() } else { 1 };
+    let segments = shared.segments.lock().unwrap_or_else(PoisonError::into_inner).len();
+    for _ in 0..wanted.min(segments) {
+        let (shared, slots) = (shared.clone(), plan.slots.clone());
+        streams.spawn(async move {
+            let Ok(_slot) = slots.acquire_owned().await else { return Ok(()) };
+            while shared.has_segments() {
+                stream(&shared).await?;
+            }
+            Ok(())
+        });
+    }
+    let mut result = Ok(());
+    while let Some(joined) = streams.join_next().await {
+        let ended = joined.unwrap_or_else(|error| {
+            Err(Error::new(ErrorKind::Local, ErrorCode::Internal, &shared.operation, error.to_string()))
+        });
+        if result.is_ok() && ended.is_err() {
+            result = ended;
+            // The others finish what they began: it is verified and need not be sent again.
+            shared.segments.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        }
+    }
+    result
+}
+
+/// One request: segments as frames until there are none left or its time is over.
+async fn stream(shared: &Arc<Shared>) -> crate::Result<()> {
+    let (pieces, closer, body) = body();
+    let producer = tokio::task::spawn_blocking({
+        let shared = shared.clone();
+        move || produce(&shared, &pieces)
+    });
+    let path = format!("/v1/uploads/{}/frames", shared.id);
+    let sending = async {
+        let response = shared.client.send_frames(&shared.operation, &path, None, body).await?;
+        read_bytes(&shared.operation, response, 64 << 20).await.map(drop)
+    };
+    let answer = sending.await;
+    closer.close();
+    let produced = producer.await.unwrap_or_else(|error| {
+        Err(Error::new(ErrorKind::Local, ErrorCode::Internal, &shared.operation, error.to_string()))
+    });
+    // A local fault is the cause of whatever the server then said about a cut stream.
+    produced.and(answer)
+}
+
+fn produce(shared: &Shared, pieces: &Pieces) -> crate::Result<()> {
+    let began = Instant::now();
+    let size = shared.source.size();
+    let mut encoder = Encoder::new();
+    let mut pool = Buffers::default();
+    let item = encoder.item(size, b"{}");
+    while began.elapsed() < BODY_TIME {
+        let Some(segment) = shared.next_segment() else { break };
+        let first = segment.start() / GROUP_SIZE;
+        for group in first..segment.end().div_ceil(GROUP_SIZE) {
+            let bytes = shared.source.group(group, &mut pool)?;
+            let hash = hash_group(size, group, &bytes);
+            shared.note(group, hash);
+            let len = bytes.len() as u64;
+            encoder.data(item, group * GROUP_SIZE, hash, bytes);
+            if !pieces.send(&mut encoder) {
+                return Ok(());
+            }
+            shared.active.moved(len);
+        }
+    }
+    encoder.done(item, &to_json(&ItemDone::default()));
+    encoder.end();
+    pieces.send(&mut encoder);
+    Ok(())
+}
+
+async fn commit(shared: &Arc<Shared>, upload: &Upload) -> crate::Result<Committed> {
+    let tree = {
+        let shared = shared.clone();
+        blocking(&shared.operation.clone(), move || whole_tree(&shared)).await?
+    };
+    let commit = CommitUpload { root: Some(tree.root()), digests: Vec::new() };
+    let committed = shared.client.commit_upload(upload, &commit).await?;
+    if committed.root != tree.root() {
+        let detail = format!("the site says it stored {}, but {} was sent", committed.root, tree.root());
+        return Err(Error::new(ErrorKind::Integrity, ErrorCode::Integrity, &shared.operation, detail));
+    }
+    Ok(committed)
+}
+
+/// Makes the tree of the file. Groups that an earlier run sent are read and hashed again: what is committed is what the
+/// file holds now, or it is refused.
+fn whole_tree(shared: &Shared) -> crate::Result<HashTree> {
+    let size = shared.source.size();
+    let mut pool = Buffers::default();
+    for group in (0..group_count(size)).filter(|group| !shared.knows(*group)) {
+        debug_assert!(!group_range(size, group).is_empty() || size == ByteCount::ZERO);
+        let bytes = shared.source.group(group, &mut pool)?;
+        shared.note(group, hash_group(size, group, &bytes));
+    }
+    shared.source.check_unchanged()?;
+    let tree = shared.hashes.lock().unwrap_or_else(PoisonError::into_inner).tree();
+    tree.map_err(|error| {
+        Error::new(ErrorKind::Local, ErrorCode::Internal, &shared.operation, error.to_string())
+            .with_source(error)
+    })
+}
+
+/// Runs what reads files on a thread that may block.
+pub(crate) async fn blocking<T: Send + 'static>(
+    operation: &str,
+    work: impl FnOnce() -> crate::Result<T> + Send + 'static,
+) -> crate::Result<T> {
+    tokio::task::spawn_blocking(work).await.unwrap_or_else(|error| {
+        Err(Error::new(ErrorKind::Local, ErrorCode::Internal, operation, error.to_string()))
+    })
+}
+
+/// Returns where notes for a later resume are kept: `$XDG_STATE_HOME/percale/uploads`.
+pub fn default_state_dir() -> Option<PathBuf> {
+    let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let state =
+        absolute("XDG_STATE_HOME").or_else(|| Some(absolute("HOME")?.join(Path::new(".local/state"))))?;
+    Some(state.join("percale/uploads"))
+}
