@@ -6,10 +6,13 @@
 //! metrics and injected faults to any store; [`wrappers::standard_stack`] puts them in the right order.
 
 pub mod capabilities;
+pub mod conformance;
 pub mod error;
 pub mod ext;
+pub mod failpoint;
 pub mod key;
 pub mod memory;
+pub mod posix;
 pub mod store;
 pub mod types;
 

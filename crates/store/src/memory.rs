@@ -375,10 +375,7 @@ impl Stage for MemoryStage {
 
     async fn write_at(&self, offset: u64, bytes: Bytes) -> Result<()> {
         let end = offset.saturating_add(bytes.len() as u64);
-        let have = self.size().await?.0;
-        self.shared
-            .check_room(&self.shared.tree(), end.saturating_sub(have), Operation::Write)
-            .map_err(|error| error.on(&self.token))?;
+        let room = self.shared.capacity.0.saturating_sub(self.shared.tree().used());
         let positioned = self.shared.write().positioned;
         self.with(Operation::Write, |staged| {
             if staged.size.is_some_and(|size| end > size.0) {
@@ -388,6 +385,9 @@ impl Stage for MemoryStage {
             }
             if !positioned && offset != staged.bytes.len() as u64 {
                 return Err(Error::unsupported(Operation::Write, "writes must come in order"));
+            }
+            if end.saturating_sub(staged.bytes.len() as u64) > room {
+                return Err(Error::new(ErrorKind::NoSpace, Operation::Write));
             }
             let (start, end) = (offset as usize, end as usize);
             if staged.bytes.len() < end {

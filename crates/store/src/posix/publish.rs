@@ -1,0 +1,318 @@
+//! Changes of names: publishing, deleting, renaming, collections. Each is flushed before it is acknowledged.
+
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, MutexGuard, PoisonError};
+
+use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, RenameFlags, Statx};
+use rustix::io::Errno;
+
+use super::Inner;
+use super::config::{Layout, Ownership};
+use super::root::{identity, meta, path_error, statx_at};
+use super::stage::{StageArea, remove_markers};
+use crate::error::refuse_stage;
+use crate::failpoint::failpoint;
+use crate::{
+    Delete, Error, ErrorKind, FileIdentity, Meta, Operation, Publish, PublishMode, Published, Result,
+    StoreKey,
+};
+
+/// Up to this many files or directories are flushed one by one, more by one flush of the file system. A flush of one
+/// file costs a journal commit of some milliseconds on ext4, whatever its size.
+const FLUSH_EACH_UP_TO: usize = 8;
+
+/// Directories kept open within one batch.
+const OPEN_DIRS: usize = 256;
+
+/// The directories that one batch works in, and those that must be flushed at its end.
+struct Dirs<'a> {
+    inner: &'a Inner,
+    open: HashMap<Option<String>, Arc<OwnedFd>>,
+    /// By inode, so that each is flushed once however it was reached.
+    changed: HashMap<u64, Arc<OwnedFd>>,
+}
+
+impl<'a> Dirs<'a> {
+    fn new(inner: &'a Inner) -> Self {
+        Self { inner, open: HashMap::new(), changed: HashMap::new() }
+    }
+
+    fn open(&mut self, path: Option<&str>) -> rustix::io::Result<Arc<OwnedFd>> {
+        let path = path.map(str::to_owned);
+        if let Some(dir) = self.open.get(&path) {
+            return Ok(dir.clone());
+        }
+        let dir = Arc::new(self.inner.root.open_dir(path.as_deref())?);
+        self.keep(path, dir.clone());
+        Ok(dir)
+    }
+
+    fn keep(&mut self, path: Option<String>, dir: Arc<OwnedFd>) {
+        if self.open.len() >= OPEN_DIRS {
+            self.open.clear();
+        }
+        self.open.insert(path, dir);
+    }
+
+    /// Opens a directory, and makes it and those above it if they are not there. Tells whether it was made.
+    fn make(&mut self, path: Option<&str>) -> rustix::io::Result<(Arc<OwnedFd>, bool)> {
+        let Some(text) = path else { return self.open(None).map(|dir| (dir, false)) };
+        match self.open(path) {
+            Err(Errno::NOENT) => {}
+            other => return other.map(|dir| (dir, false)),
+        }
+        let (above, name) = match text.rsplit_once('/') {
+            Some((above, name)) => (Some(above), name),
+            None => (None, text),
+        };
+        let (parent, _) = self.make(above)?;
+        let made = match rustix::fs::mkdirat(&parent, name, Mode::from_raw_mode(0o777)) {
+            Ok(()) => true,
+            Err(Errno::EXIST) => false,
+            Err(errno) => return Err(errno),
+        };
+        self.note_change(&parent)?;
+        // Resolved again from the root, since what is there may be a link that somebody else made.
+        let dir = self.open(path)?;
+        if let (true, Ownership::Service { group, dir_mode, .. }) = (made, self.inner.config.ownership) {
+            if let Some(group) = group {
+                rustix::fs::fchown(&dir, None, Some(Gid::from_raw(group)))?;
+            }
+            if let Some(mode) = dir_mode {
+                rustix::fs::fchmod(&dir, Mode::from_raw_mode(mode))?;
+            }
+        }
+        Ok((dir, made))
+    }
+
+    fn note_change(&mut self, dir: &Arc<OwnedFd>) -> rustix::io::Result<()> {
+        let inode = rustix::fs::fstat(dir)?.st_ino;
+        self.changed.entry(inode).or_insert_with(|| dir.clone());
+        Ok(())
+    }
+
+    /// Flushes every directory that was changed.
+    fn flush(self) -> rustix::io::Result<()> {
+        self.inner.flush(self.changed.into_values().map(Ok))
+    }
+}
+
+impl Inner {
+    /// Flushes files or directories: each, or the whole file system where there are many.
+    ///
+    /// A failed write-back is reported by `syncfs` once to the open root, so only one caller at a time may ask. After the
+    /// first failure each file is asked as well: the kernel keeps the failure with the file until then.
+    fn flush<F>(&self, files: impl ExactSizeIterator<Item = rustix::io::Result<F>>) -> rustix::io::Result<()>
+    where
+        F: std::os::fd::AsFd,
+    {
+        if files.len() > FLUSH_EACH_UP_TO {
+            let mut is_trusted = self.syncfs();
+            *is_trusted = rustix::fs::syncfs(self.root.dir()).is_ok() && *is_trusted;
+            if *is_trusted {
+                return Ok(());
+            }
+        }
+        for file in files {
+            match file {
+                Ok(file) => rustix::fs::fsync(file)?,
+                Err(Errno::NOENT) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        Ok(())
+    }
+
+    fn syncfs(&self) -> MutexGuard<'_, bool> {
+        self.syncfs_is_trusted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn publish(&self, area: &StageArea, files: Vec<Publish>) -> Vec<Result<Published>> {
+        let wrong = |errno, file: &Publish| path_error(Operation::Publish, errno).on(&file.key);
+        let staged = files.iter().map(|file| {
+            let dir = area.find_fence(file.token.fence())?.ok_or(Errno::NOENT)?;
+            rustix::fs::openat(
+                dir,
+                file.token.name(),
+                OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC,
+                Mode::empty(),
+            )
+        });
+        if let Err(errno) = self.flush(staged) {
+            return files.iter().map(|file| Err(wrong(errno, file))).collect();
+        }
+        failpoint("publish.after_flush");
+        let mut dirs = Dirs::new(self);
+        let mut results: Vec<Result<Published>> =
+            files.iter().map(|file| self.publish_one(area, &mut dirs, file)).collect();
+        failpoint("publish.after_rename");
+        if let Err(errno) = dirs.flush() {
+            for (result, file) in results.iter_mut().zip(&files) {
+                if result.is_ok() {
+                    *result = Err(wrong(errno, file));
+                }
+            }
+        }
+        failpoint("publish.after_dir_flush");
+        results
+    }
+
+    fn publish_one(&self, area: &StageArea, dirs: &mut Dirs<'_>, file: &Publish) -> Result<Published> {
+        let Publish { token, key, mode, identity } = file;
+        refuse_stage(Operation::Publish, key)?;
+        if *mode == PublishMode::Replace && self.config.layout == Layout::Managed {
+            return Err(Error::unsupported(
+                Operation::Publish,
+                "files of a managed store are never replaced",
+            )
+            .on(key));
+        }
+        let wrong = |errno| path_error(Operation::Publish, errno).on(key);
+        let (parent, name) = key.split();
+        let from = area.find_fence(token.fence()).map_err(wrong)?;
+        let is_staged = match &from {
+            Some(from) => match statx_at(from, token.name()) {
+                Ok(_) => true,
+                Err(Errno::NOENT) => false,
+                Err(errno) => return Err(wrong(errno)),
+            },
+            None => false,
+        };
+        let Some(from) = from.filter(|_| is_staged) else {
+            return self.published_before(key, identity.as_ref());
+        };
+        let (to, _) = dirs.make(parent).map_err(wrong)?;
+        match rename_no_replace(&from, token.name(), &to, name, *mode) {
+            Ok(()) => {}
+            Err(Errno::NOENT) => return self.published_before(key, identity.as_ref()),
+            Err(Errno::XDEV) => {
+                return Err(
+                    Error::unsupported(Operation::Publish, "the key lies on another file system").on(key)
+                );
+            }
+            Err(errno) => return Err(wrong(errno)),
+        }
+        dirs.note_change(&to).map_err(wrong)?;
+        // What is left of a marker goes with its fence.
+        let _ = remove_markers(&from, token.name());
+        let stat = statx_at(&to, name).map_err(wrong)?;
+        Ok(Published { key: key.clone(), meta: meta(&stat) })
+    }
+
+    /// The answer where nothing is staged: fine if the key has the file that was.
+    fn published_before(&self, key: &StoreKey, identity: Option<&FileIdentity>) -> Result<Published> {
+        let there: Option<Meta> = self.root.stat(key).ok().filter(Meta::is_file);
+        match there {
+            Some(meta) if identity.is_some() && meta.identity.as_ref() == identity => {
+                Ok(Published { key: key.clone(), meta })
+            }
+            _ => Err(Error::new(ErrorKind::NotFound, Operation::Publish).on(key).detail("nothing is staged")),
+        }
+    }
+
+    pub(super) fn delete(&self, items: Vec<Delete>) -> Vec<Result<bool>> {
+        let mut dirs = Dirs::new(self);
+        let mut results: Vec<Result<bool>> =
+            items.iter().map(|item| self.delete_one(&mut dirs, item)).collect();
+        if let Err(errno) = dirs.flush() {
+            for (result, item) in results.iter_mut().zip(&items) {
+                if matches!(result, Ok(true)) {
+                    *result = Err(path_error(Operation::Delete, errno).on(&item.key));
+                }
+            }
+        }
+        results
+    }
+
+    fn delete_one(&self, dirs: &mut Dirs<'_>, item: &Delete) -> Result<bool> {
+        refuse_stage(Operation::Delete, &item.key)?;
+        let wrong = |errno| path_error(Operation::Delete, errno).on(&item.key);
+        let (parent, name) = item.key.split();
+        let dir = match dirs.open(parent) {
+            Ok(dir) => dir,
+            Err(Errno::NOENT | Errno::NOTDIR) => return Ok(false),
+            Err(errno) => return Err(wrong(errno)),
+        };
+        let stat: Statx = match statx_at(&dir, name) {
+            Ok(stat) => stat,
+            Err(Errno::NOENT) => return Ok(false),
+            Err(errno) => return Err(wrong(errno)),
+        };
+        if item.if_identity.as_ref().is_some_and(|wanted| *wanted != identity(&stat)) {
+            return Err(Error::new(ErrorKind::Changed, Operation::Delete)
+                .on(&item.key)
+                .detail("it is another file"));
+        }
+        let is_dir = FileType::from_raw_mode(stat.stx_mode.into()) == FileType::Directory;
+        let flags = if is_dir { AtFlags::REMOVEDIR } else { AtFlags::empty() };
+        match rustix::fs::unlinkat(&dir, name, flags) {
+            Ok(()) => dirs.note_change(&dir).map(|()| true).map_err(wrong),
+            Err(Errno::NOENT) => Ok(false),
+            Err(Errno::NOTEMPTY | Errno::EXIST) => {
+                Err(Error::new(ErrorKind::NotEmpty, Operation::Delete).on(&item.key))
+            }
+            Err(errno) => Err(wrong(errno)),
+        }
+    }
+
+    pub(super) fn mkdir(&self, key: &StoreKey) -> Result<bool> {
+        let mut dirs = Dirs::new(self);
+        let made = dirs.make(Some(key.as_str())).and_then(|(_, made)| dirs.flush().map(|()| made));
+        made.map_err(|errno| path_error(Operation::Mkdir, errno).on(key))
+    }
+
+    pub(super) fn rename(&self, from: &StoreKey, to: &StoreKey) -> Result<()> {
+        if to.is_within(from) && to != from {
+            return Err(Error::new(ErrorKind::InvalidInput, Operation::Rename)
+                .on(to)
+                .detail("lies below the old key"));
+        }
+        let wrong = |errno| path_error(Operation::Rename, errno).on(from);
+        let mut dirs = Dirs::new(self);
+        let ((old_parent, old_name), (new_parent, new_name)) = (from.split(), to.split());
+        let old = dirs.open(old_parent).map_err(wrong)?;
+        statx_at(&old, old_name).map_err(wrong)?;
+        let (new, _) = dirs.make(new_parent).map_err(|errno| path_error(Operation::Rename, errno).on(to))?;
+        match rustix::fs::renameat_with(&old, old_name, &new, new_name, RenameFlags::NOREPLACE) {
+            Ok(()) => {}
+            Err(Errno::EXIST) => return Err(Error::new(ErrorKind::AlreadyExists, Operation::Rename).on(to)),
+            Err(Errno::INVAL | Errno::NOSYS) => {
+                return Err(Error::unsupported(
+                    Operation::Rename,
+                    "the file system cannot rename without replacing",
+                ));
+            }
+            Err(Errno::XDEV) => {
+                return Err(
+                    Error::unsupported(Operation::Rename, "the keys lie on different file systems").on(to)
+                );
+            }
+            Err(errno) => return Err(wrong(errno)),
+        }
+        for dir in [&old, &new] {
+            dirs.note_change(dir).map_err(wrong)?;
+        }
+        dirs.flush().map_err(wrong)
+    }
+}
+
+fn rename_no_replace(
+    from: &OwnedFd,
+    old: &str,
+    to: &OwnedFd,
+    new: &str,
+    mode: PublishMode,
+) -> rustix::io::Result<()> {
+    if mode == PublishMode::Replace {
+        return rustix::fs::renameat(from, old, to, new);
+    }
+    match rustix::fs::renameat_with(from, old, to, new, RenameFlags::NOREPLACE) {
+        // File systems without that flag, such as NFS: a link is never made over something, and is as atomic.
+        Err(Errno::INVAL | Errno::NOSYS) => {
+            rustix::fs::linkat(from, old, to, new, AtFlags::empty())?;
+            rustix::fs::unlinkat(from, old, AtFlags::empty())
+        }
+        other => other,
+    }
+}

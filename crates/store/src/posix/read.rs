@@ -1,0 +1,145 @@
+//! Reading a file, with the next pieces fetched while one is used.
+
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use percale_core::ByteRange;
+use rustix::fs::Advice;
+use rustix::io::Errno;
+use tokio::task::JoinHandle;
+
+use super::config::Layout;
+use super::root::{Fingerprint, Root, meta, path_error, statx_fd};
+use crate::{Error, ErrorKind, Meta, Operation, ReadOptions, ReadStream, Result, StoreKey};
+
+/// Pieces fetched ahead of the one that is used. Two keep a disk or the page cache busy while the network sends; a slow
+/// reader holds them as memory, not as threads.
+const AHEAD: usize = 2;
+
+pub(super) struct Reader {
+    source: Arc<Source>,
+    meta: Meta,
+    range: ByteRange,
+    piece: u64,
+    /// Where the next piece to be fetched begins.
+    next: u64,
+    first: Option<Bytes>,
+    ahead: VecDeque<JoinHandle<Result<Bytes>>>,
+    failed: bool,
+}
+
+struct Source {
+    file: OwnedFd,
+    key: StoreKey,
+    layout: Layout,
+    opened: Fingerprint,
+}
+
+impl Reader {
+    /// Opens the file and reads the first piece, so that a small file costs one hop to a blocking thread.
+    pub(super) fn open(root: &Root, key: StoreKey, options: &ReadOptions) -> Result<Self> {
+        let (file, stat) = root.open_file(&key, Operation::Read)?;
+        let meta = meta(&stat);
+        if options.if_generation.is_some() && options.if_generation != meta.generation {
+            return Err(Error::new(ErrorKind::Changed, Operation::Read).on(&key));
+        }
+        let range = options.resolve(meta.size);
+        let piece = options.piece_len() as u64;
+        if range.len() > piece {
+            // Only advice: without it the read is right as well.
+            let _ = rustix::fs::fadvise(
+                &file,
+                range.start(),
+                std::num::NonZeroU64::new(range.len()),
+                Advice::Sequential,
+            );
+        }
+        let opened = Fingerprint::of(root.layout(), &stat);
+        let source = Source { file, key, layout: root.layout(), opened };
+        let mut reader = Self {
+            source: Arc::new(source),
+            meta,
+            range,
+            piece,
+            next: range.start(),
+            first: None,
+            ahead: VecDeque::with_capacity(AHEAD),
+            failed: false,
+        };
+        if let Some(first) = reader.take_next() {
+            reader.first = Some(reader.source.fetch(first)?);
+        }
+        Ok(reader)
+    }
+
+    fn take_next(&mut self) -> Option<ByteRange> {
+        let left = self.range.end() - self.next;
+        let piece = ByteRange::at(self.next, left.min(self.piece));
+        self.next = piece.end();
+        (!piece.is_empty()).then_some(piece)
+    }
+}
+
+impl Source {
+    /// Reads a piece, then compares the file with what it was when it was opened: a piece is handed out only if nothing
+    /// had changed after it was read.
+    fn fetch(&self, range: ByteRange) -> Result<Bytes> {
+        let fail = |errno: Errno| path_error(Operation::Read, errno).on(&self.key);
+        let changed = || Error::new(ErrorKind::Changed, Operation::Read).on(&self.key);
+        let len = range.len() as usize;
+        let mut bytes: Vec<u8> = Vec::with_capacity(len);
+        while bytes.len() < len {
+            let offset = range.start() + bytes.len() as u64;
+            match rustix::io::pread(&self.file, rustix::buffer::spare_capacity(&mut bytes), offset) {
+                Ok(0) => return Err(changed()),
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(errno) => return Err(fail(errno)),
+            }
+        }
+        // The allocator may have given more room than was asked for.
+        bytes.truncate(len);
+        let now = statx_fd(&self.file).map_err(fail)?;
+        if Fingerprint::of(self.layout, &now) != self.opened {
+            return Err(changed());
+        }
+        Ok(bytes.into())
+    }
+}
+
+#[async_trait]
+impl ReadStream for Reader {
+    fn meta(&self) -> &Meta {
+        &self.meta
+    }
+
+    fn range(&self) -> ByteRange {
+        self.range
+    }
+
+    async fn next(&mut self) -> Result<Option<Bytes>> {
+        if self.failed {
+            return Err(Error::new(ErrorKind::Changed, Operation::Read)
+                .on(&self.source.key)
+                .detail("after a failure"));
+        }
+        while self.ahead.len() < AHEAD {
+            let Some(piece) = self.take_next() else { break };
+            let source = self.source.clone();
+            self.ahead.push_back(tokio::task::spawn_blocking(move || source.fetch(piece)));
+        }
+        if let Some(first) = self.first.take() {
+            return Ok(Some(first));
+        }
+        // Left in the queue while it is awaited: a cancelled wait loses no piece.
+        let Some(fetch) = self.ahead.front_mut() else { return Ok(None) };
+        let fetched = fetch.await;
+        self.ahead.pop_front();
+        let piece = fetched
+            .unwrap_or_else(|panic| Err(Error::new(ErrorKind::Other, Operation::Read).caused_by(panic)));
+        self.failed = piece.is_err();
+        piece.map(Some)
+    }
+}
