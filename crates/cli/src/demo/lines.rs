@@ -1,0 +1,177 @@
+//! The lines that the demo prints: for people, or JSON.
+
+use std::fmt::Write as _;
+use std::future::Future;
+use std::time::{Duration, Instant};
+
+use serde_json::{Map, Value, json};
+
+/// Prints numbered lines, one for each check.
+pub struct Lines {
+    json: bool,
+    color: bool,
+    number: u32,
+    failed: u32,
+}
+
+/// One line that is being put together.
+#[derive(Debug, Default)]
+pub struct Line {
+    text: String,
+    figures: Map<String, Value>,
+}
+
+impl Line {
+    /// Sets what is said.
+    pub fn text(&mut self, text: impl Into<String>) -> &mut Self {
+        self.text = text.into();
+        self
+    }
+
+    /// Adds to what is said.
+    pub fn more(&mut self, text: &str) -> &mut Self {
+        self.text.push_str(text);
+        self
+    }
+
+    /// Adds a number for programs.
+    pub fn figure(&mut self, name: &str, value: impl Into<Value>) -> &mut Self {
+        self.figures.insert(name.to_owned(), value.into());
+        self
+    }
+
+    /// Adds a time for programs, and for people behind the text.
+    pub fn millis(&mut self, name: &str, time: Duration) -> &mut Self {
+        let _ = write!(self.text, "   {}", seconds(time));
+        self.figure(&format!("{name}_ms"), (time.as_secs_f64() * 1e4).round() / 10.0)
+    }
+}
+
+impl Lines {
+    /// Begins.
+    pub fn new(json: bool, is_terminal: bool) -> Self {
+        let color = is_terminal && !json && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+        Self { json, color, number: 0, failed: 0 }
+    }
+
+    /// Prints the title.
+    pub fn title(&self, text: &str) {
+        if !self.json {
+            println!("{text}\n");
+        }
+    }
+
+    /// Makes a check and prints its line.
+    pub async fn check(&mut self, name: &str, check: impl Future<Output = anyhow::Result<Line>>) {
+        let began = Instant::now();
+        match check.await {
+            Ok(line) => self.print(name, &line, true, began.elapsed()),
+            Err(error) => {
+                self.failed += 1;
+                let line = Line { text: format!("FAILED: {error:#}"), figures: Map::new() };
+                self.print(name, &line, false, began.elapsed());
+            }
+        }
+    }
+
+    /// Prints the line of something that has come about.
+    pub fn pass(&mut self, name: &str, fill: impl FnOnce(&mut Line)) {
+        let mut line = Line::default();
+        fill(&mut line);
+        self.print(name, &line, true, Duration::ZERO);
+    }
+
+    fn print(&mut self, name: &str, line: &Line, passed: bool, took: Duration) {
+        self.number += 1;
+        if self.json {
+            let line = json!({
+                "line": self.number,
+                "name": name,
+                "passed": passed,
+                "text": line.text,
+                "took_ms": (took.as_secs_f64() * 1e3).round(),
+                "figures": line.figures,
+            });
+            println!("{line}");
+        } else {
+            let (red, plain) = if self.color && !passed { ("\x1b[31m", "\x1b[0m") } else { ("", "") };
+            println!("{red}{:>2} {name:<12} {}{plain}", self.number, line.text);
+        }
+    }
+
+    /// Tells whether no check failed.
+    pub fn all_passed(&self) -> bool {
+        self.failed == 0
+    }
+
+    /// Prints what to do next.
+    pub fn next(&self, name: &str, text: &str) {
+        if self.json {
+            println!("{}", json!({ "next": name, "text": text }));
+        } else {
+            println!("{}  {name:<5} {text}", if name == "Site" { "\n" } else { "" });
+        }
+    }
+
+    /// Prints how many checks passed.
+    pub fn summary(&self, took: Duration) {
+        let passed = self.number - self.failed;
+        if self.json {
+            let took = (took.as_secs_f64() * 1e3).round();
+            println!("{}", json!({ "passed": passed, "failed": self.failed, "took_ms": took }));
+        } else if self.failed == 0 {
+            println!("\n{passed} checks passed in {}", seconds(took));
+        } else {
+            println!("\n{passed} checks passed, {} FAILED, in {}", self.failed, seconds(took));
+        }
+    }
+
+    /// Says something to people.
+    pub fn note(&self, text: &str) {
+        eprintln!("{text}");
+    }
+}
+
+/// Bytes as people say them.
+pub fn size(bytes: u64) -> String {
+    match bytes {
+        0..1_000 => format!("{bytes} B"),
+        1_000..1_000_000 => format!("{:.0} KB", bytes as f64 / 1e3),
+        1_000_000..1_000_000_000 => format!("{:.1} MB", bytes as f64 / 1e6),
+        _ => format!("{:.2} GB", bytes as f64 / 1e9),
+    }
+}
+
+/// A rate in megabytes a second.
+pub fn rate(bytes: u64, time: Duration) -> String {
+    let per_second = bytes as f64 / time.as_secs_f64().max(1e-9) / 1e6;
+    if per_second < 10.0 { format!("{per_second:.1} MB/s") } else { format!("{per_second:.0} MB/s") }
+}
+
+/// The same for programs.
+pub fn mb_per_s(bytes: u64, time: Duration) -> f64 {
+    (bytes as f64 / time.as_secs_f64().max(1e-9) / 1e5).round() / 10.0
+}
+
+/// A time as people say it.
+pub fn seconds(time: Duration) -> String {
+    if time < Duration::from_secs(1) {
+        format!("{:.0} ms", time.as_secs_f64() * 1e3)
+    } else {
+        format!("{:.1} s", time.as_secs_f64())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_short() {
+        assert_eq!(size(999), "999 B");
+        assert_eq!(size(1_500_000), "1.5 MB");
+        assert_eq!(rate(5_000_000, Duration::from_secs(1)), "5.0 MB/s");
+        assert_eq!(rate(500_000_000, Duration::from_millis(500)), "1000 MB/s");
+        assert_eq!(seconds(Duration::from_millis(1500)), "1.5 s");
+    }
+}
