@@ -15,6 +15,7 @@ pub mod memory;
 pub mod posix;
 pub mod store;
 pub mod types;
+pub mod wrappers;
 
 pub use capabilities::{Capabilities, ReadCapabilities, WriteCapabilities};
 pub use error::{Error, ErrorKind, Operation, Result, RetryClass};
