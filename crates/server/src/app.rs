@@ -4,12 +4,19 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use percale_catalog::{Catalog, Site};
+use percale_core::access::{Caller, Identity};
 use percale_trust::Sealer;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::Config;
 use crate::http::auth::Authenticator;
+use crate::lease::ServerLease;
+use crate::publish::Publisher;
+use crate::reading::Reader;
+use crate::stores::Registry;
+use crate::tasks::Tasks;
+use crate::upload::Uploads;
 
 /// The server's parts.
 pub struct App {
@@ -23,6 +30,18 @@ pub struct App {
     pub authenticator: Authenticator,
     /// Seals the credentials of stores for the catalog.
     pub sealer: Arc<Sealer>,
+    /// The site's stores.
+    pub stores: Arc<Registry>,
+    /// Makes staged bytes visible.
+    pub publisher: Arc<Publisher>,
+    /// Reads versions.
+    pub reader: Arc<Reader>,
+    /// Resumable uploads.
+    pub uploads: Arc<Uploads>,
+    /// What this server has in hand.
+    pub lease: Arc<ServerLease>,
+    /// The managed tasks that this server works on.
+    pub tasks: Tasks,
     /// Owns what runs in the background: whatever is spawned here ends by itself once [`App::stopping`] is cancelled.
     pub background: TaskTracker,
     /// Cancelled when the server is to end: background work stops, long answers are ended.
@@ -38,10 +57,6 @@ impl AppState {
     pub fn new(app: App) -> Self {
         Self(Arc::new(app))
     }
-
-    pub(crate) fn site_name(&self) -> Arc<str> {
-        self.site.name.as_str().into()
-    }
 }
 
 impl Deref for AppState {
@@ -49,4 +64,9 @@ impl Deref for AppState {
     fn deref(&self) -> &App {
         &self.0
     }
+}
+
+/// Returns the caller that the server itself acts as, where nobody asked.
+pub fn system_caller() -> Caller {
+    Caller::admin(Identity::local("system"))
 }

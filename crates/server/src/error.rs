@@ -28,13 +28,14 @@ struct Inner {
     path: Option<String>,
     headers: HeaderMap,
     source: Option<Arc<dyn StdError + Send + Sync>>,
+    is_final: bool,
 }
 
 impl ApiError {
     /// Makes an error. `detail` says what was attempted on what and why it failed, lower case, without a full stop.
     pub fn new(code: ErrorCode, detail: impl Into<String>) -> Self {
         let (detail, headers) = (detail.into(), HeaderMap::new());
-        Self(Box::new(Inner { code, detail, path: None, headers, source: None }))
+        Self(Box::new(Inner { code, detail, path: None, headers, source: None, is_final: false }))
     }
 
     /// Makes the error of a request that cannot be understood.
@@ -85,9 +86,16 @@ impl ApiError {
         &self.0.detail
     }
 
+    /// Says that a repetition does not help, whatever the code says in general.
+    #[must_use]
+    pub fn permanent(mut self) -> Self {
+        self.0.is_final = true;
+        self
+    }
+
     /// Tells whether the same request may succeed later.
     pub fn is_retryable(&self) -> bool {
-        self.0.code.is_retryable()
+        !self.0.is_final && self.0.code.is_retryable()
     }
 
     /// Returns what goes to the client, with the identity of the request that is being answered.

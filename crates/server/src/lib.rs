@@ -9,11 +9,23 @@
 //! | [`logging`] | the process's log |
 
 pub mod app;
+pub mod authorize;
 pub mod config;
+pub mod connect;
 pub mod error;
 pub mod http;
+pub mod lease;
+pub mod listener;
 pub mod logging;
+pub mod publish;
+pub mod reading;
+pub mod recovery;
+pub mod start;
+pub mod stores;
+pub mod tasks;
+pub mod upload;
 
 pub use app::AppState;
 pub use config::Config;
 pub use error::{ApiError, OnPath, Result};
+pub use start::{Running, start};

@@ -1,9 +1,10 @@
 //! Generated files: one table of path and generator.
 //!
-//! A generator is a function of the workspace's root to the whole text of its file. It reads only what lies in `spec/`
-//! and has no other input, so that `check` can run it and compare.
+//! A generator is a function of the workspace's root to the whole text of its file. Its only
+//! inputs are what lies in `spec/` and the code itself, so that `check` can run it and compare.
 
 mod errors;
+mod openapi;
 
 use std::fs;
 use std::io::Write as _;
@@ -16,8 +17,11 @@ use anyhow::{Context as _, Result, bail};
 type Generator = fn(&Path) -> Result<String>;
 
 /// Every generated file, relative to the root. Add a line here for a new one.
-pub const GENERATED: &[(&str, Generator)] =
-    &[("crates/core/src/error_codes.rs", errors::rust), ("docs/errors.md", errors::markdown)];
+pub const GENERATED: &[(&str, Generator)] = &[
+    ("crates/core/src/error_codes.rs", errors::rust),
+    ("docs/errors.md", errors::markdown),
+    ("spec/openapi.json", openapi::json),
+];
 
 /// Writes every generated file whose text has changed.
 pub fn write_all(root: &Path) -> Result<()> {

@@ -1,5 +1,91 @@
-//! The HTTP interface: `docs/design/rest.md`.
+//! The HTTP interface: `docs/design/rest.md`. One file for each kind of thing; each has its `routes`.
 
 pub mod auth;
+mod collections;
+pub mod data;
+mod entries;
+mod events;
 pub mod extract;
+pub mod frames;
+mod grants;
+mod health;
+mod idempotency;
 pub mod observe;
+pub mod openapi;
+mod paging;
+mod site;
+mod spaces;
+mod stores;
+mod tasks;
+mod tokens;
+pub mod uploads;
+
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::Request;
+use axum::response::IntoResponse;
+use http::{HeaderValue, Method, Uri};
+use percale_api::fields;
+use percale_core::{ErrorCode, Position};
+use tower_http::catch_panic::CatchPanicLayer;
+use tower_http::timeout::RequestBodyTimeoutLayer;
+use utoipa_axum::router::OpenApiRouter;
+
+use crate::{ApiError, AppState};
+
+/// Every route with its description.
+pub(crate) fn routes() -> OpenApiRouter<AppState> {
+    OpenApiRouter::new()
+        .merge(health::routes())
+        .merge(openapi::routes())
+        .merge(site::routes())
+        .merge(tokens::routes())
+        .merge(stores::routes())
+        .merge(spaces::routes())
+        .merge(grants::routes())
+        .merge(entries::routes())
+        .merge(collections::routes())
+        .merge(data::routes())
+        .merge(uploads::routes())
+        .merge(frames::routes())
+        .merge(tasks::routes())
+        .merge(events::routes())
+}
+
+/// The whole interface, ready to be served.
+pub fn router(app: AppState) -> Router {
+    let stall: Duration = app.config.http.stall_timeout;
+    let (router, _) = routes().split_for_parts();
+    router
+        .fallback(no_such_address)
+        .method_not_allowed_fallback(no_such_method)
+        .layer(RequestBodyTimeoutLayer::new(stall))
+        .layer(CatchPanicLayer::custom(observe::answer_panic))
+        .layer(axum::middleware::from_fn_with_state(app.clone(), observe::layer))
+        .with_state(app)
+}
+
+async fn no_such_address(uri: Uri) -> ApiError {
+    let shown: String = uri.path().chars().take(200).collect();
+    ApiError::new(
+        ErrorCode::NotFound,
+        format!("there is no address {shown}; /v1/openapi.json lists what there is"),
+    )
+}
+
+async fn no_such_method(method: Method, request: Request) -> impl IntoResponse {
+    let shown: String = request.uri().path().chars().take(200).collect();
+    ApiError::new(ErrorCode::MethodNotAllowed, format!("{shown} does not answer {method}"))
+}
+
+/// The header that says where a change stands in the journal.
+pub(crate) fn position_header(position: Position) -> [(http::HeaderName, HeaderValue); 1] {
+    let value = HeaderValue::from_str(&position.to_string()).expect("a position is ASCII");
+    [(http::HeaderName::from_static(fields::POSITION), value)]
+}
+
+/// A header value of a text that was made here.
+pub(crate) fn header_value(text: &str) -> HeaderValue {
+    HeaderValue::from_str(text).unwrap_or_else(|_| HeaderValue::from_static(""))
+}

@@ -51,7 +51,7 @@ impl TraceId {
 #[derive(Clone)]
 struct Current {
     trace: TraceId,
-    site: Arc<str>,
+    app: AppState,
 }
 
 tokio::task_local! {
@@ -62,8 +62,20 @@ tokio::task_local! {
 pub fn fill(problem: &mut Problem) {
     let _ = CURRENT.try_with(|current| {
         problem.trace_id = Some(current.trace.as_str().to_owned());
-        problem.site = Some(current.site.to_string());
+        problem.site = Some(current.app.site.name.clone());
     });
+}
+
+/// Lets work that is spawned for a request keep the request's trace id.
+pub fn in_request<F: Future>(work: F) -> impl Future<Output = F::Output> {
+    let current = CURRENT.try_with(Clone::clone).ok();
+    let span = tracing::Span::current();
+    async move {
+        match current {
+            Some(current) => CURRENT.scope(current, work.instrument(span)).await,
+            None => work.instrument(span).await,
+        }
+    }
 }
 
 /// Runs a request under its trace id; counts, times and logs it.
@@ -78,7 +90,7 @@ pub async fn layer(State(app): State<AppState>, request: Request, next: Next) ->
     let span = tracing::info_span!("request", trace_id = trace.as_str(), method, route = &*route);
     let in_flight = InFlight::enter();
 
-    let current = Current { trace, site: app.site_name() };
+    let current = Current { trace, app };
     let mut response = CURRENT.scope(current, next.run(request).instrument(span.clone())).await;
 
     drop(in_flight);

@@ -1,0 +1,280 @@
+//! Entries: looked at, listed, removed.
+
+use std::collections::HashMap;
+
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use http::{HeaderMap, StatusCode, Uri, header};
+use percale_api::entries::{Content, Entry, Kind, Replica};
+use percale_api::tasks::{Task, TaskSpec};
+use percale_api::{Page, fields};
+use percale_catalog::{EntryKind, Listed, RemoveOptions};
+use percale_core::access::{Caller, Permission};
+use percale_core::ids::{EntryId, StoreId, VersionId};
+use percale_core::{ErrorCode, ObjectPath};
+use serde::Deserialize;
+use utoipa::IntoParams;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::auth::Auth;
+use super::data::etag;
+use super::extract::{Json, NamespacePath, Query};
+use super::paging::{Flag, limit, page};
+use super::{header_value, position_header};
+use crate::{ApiError, AppState, OnPath as _, Result};
+
+pub(super) fn routes() -> OpenApiRouter<AppState> {
+    OpenApiRouter::new()
+        .routes(routes!(get_entry, remove_entry))
+        .routes(routes!(list))
+        .routes(routes!(list_root))
+}
+
+/// What a client sees of an entry.
+pub(super) fn describe(path: ObjectPath, entry: percale_catalog::Entry) -> Entry {
+    let modified = entry.modified;
+    Entry {
+        path,
+        kind: match entry.kind {
+            EntryKind::Collection => Kind::Collection,
+            EntryKind::Object => Kind::Object,
+        },
+        id: entry.id,
+        created: entry.created,
+        modified,
+        content: entry.content.map(|content| Content {
+            version: content.version,
+            size: content.size.0,
+            root: content.root,
+            mtime: content.mtime.unwrap_or(modified),
+            digests: content.digests,
+        }),
+        replicas: None,
+    }
+}
+
+/// Tells of copies by the names of their stores. Where they lie is only for those who manage the path.
+struct Replicas {
+    site: String,
+    stores: HashMap<StoreId, String>,
+    with_keys: bool,
+}
+
+impl Replicas {
+    async fn new(app: &AppState, caller: &Caller, path: &ObjectPath) -> Result<Self> {
+        let stores = app.catalog.stores().await?.into_iter().map(|store| (store.id, store.name)).collect();
+        let permission = app.catalog.permission(caller, path).await.on_path(path)?;
+        Ok(Self { site: app.site.name.clone(), stores, with_keys: permission == Some(Permission::Manage) })
+    }
+
+    fn describe(&self, replicas: Vec<percale_catalog::Replica>) -> Vec<Replica> {
+        replicas
+            .into_iter()
+            .map(|replica| Replica {
+                site: self.site.clone(),
+                store: self.stores.get(&replica.store).cloned().unwrap_or_else(|| replica.store.to_string()),
+                store_id: replica.store,
+                state: replica.state,
+                checked: replica.checked,
+                key: self.with_keys.then_some(replica.key),
+            })
+            .collect()
+    }
+}
+
+/// Returns an entry, with its copies if it is an object.
+#[utoipa::path(get, path = "/v1/entries/{*path}", tag = "entries", params(("path" = String, Path, description = "path of a collection or object")), responses((status = 200, description = "the entry", body = Entry)))]
+async fn get_entry(
+    State(app): State<AppState>,
+    Auth(caller): Auth,
+    NamespacePath(path): NamespacePath,
+) -> Result<Response> {
+    // The entry and its copies are read one after the other; an overwrite in between is met by reading both again.
+    for _ in 0..4 {
+        let entry = app.catalog.stat(&caller, &path).await.on_path(&path)?;
+        let Some(content) = &entry.content else {
+            let position = app.catalog.position(entry.space).await?;
+            return Ok((position_header(position), Json(describe(path, entry))).into_response());
+        };
+        let open = app.catalog.open_object(&caller, &path, None).await.on_path(&path)?;
+        if open.version != content.version {
+            continue;
+        }
+        let (version, root) = (content.version, content.root);
+        let mut body = describe(path.clone(), entry);
+        body.replicas = Some(Replicas::new(&app, &caller, &path).await?.describe(open.replicas));
+        let headers = [
+            (header::ETAG, header_value(&etag(version, root))),
+            (http::HeaderName::from_static(fields::VERSION), header_value(&version.to_string())),
+        ];
+        return Ok((position_header(open.position), headers, Json(body)).into_response());
+    }
+    Err(ApiError::new(ErrorCode::Conflict, format!("{path} is overwritten faster than it can be looked at"))
+        .with_path(path))
+}
+
+/// What of a collection is listed.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct ListQuery {
+    /// Most entries in the answer; 1000 if absent.
+    #[param(minimum = 1, maximum = 10_000)]
+    limit: Option<u32>,
+    /// Where to go on: `next` of the answer before.
+    cursor: Option<String>,
+    /// Also what is below the collections in it, each right before its contents.
+    #[serde(default)]
+    #[param(value_type = Option<bool>)]
+    recursive: Flag,
+    /// Also the copies of objects.
+    #[serde(default)]
+    #[param(value_type = Option<bool>)]
+    replicas: Flag,
+}
+
+/// Lists a collection, by the bytes of the names; of an object, just that.
+#[utoipa::path(get, path = "/v1/list/{*path}", tag = "entries", params(("path" = String, Path, description = "path of a collection"), ListQuery), responses((status = 200, description = "the entries", body = Page<Entry>)))]
+async fn list(
+    State(app): State<AppState>,
+    Auth(caller): Auth,
+    NamespacePath(path): NamespacePath,
+    Query(query): Query<ListQuery>,
+    uri: Uri,
+) -> Result<Response> {
+    if path.is_root() {
+        return list_spaces(&app, &caller, &query, &uri).await;
+    }
+    let mut options = percale_catalog::ListOptions::default();
+    options.after = query.cursor;
+    options.limit = limit(query.limit)?;
+    options.recursive = query.recursive.0;
+    options.replicas = query.replicas.0;
+    let listed = app.catalog.list(&caller, &path, options).await.on_path(&path)?;
+    let replicas = match query.replicas.0 {
+        true => Some(Replicas::new(&app, &caller, &path).await?),
+        false => None,
+    };
+    let entries = listed.items.into_iter().map(|Listed { path, entry, replicas: copies }| {
+        let mut entry = describe(path, entry);
+        entry.replicas =
+            replicas.as_ref().filter(|_| entry.kind == Kind::Object).map(|known| known.describe(copies));
+        entry
+    });
+    let mut response = page(&uri, entries.collect(), listed.next);
+    if let Some(position) = listed.position {
+        response.headers_mut().extend(position_header(position));
+    }
+    Ok(response)
+}
+
+/// Lists the spaces that the caller may know of, as collections.
+#[utoipa::path(get, path = "/v1/list/", tag = "entries", params(ListQuery), responses((status = 200, description = "the spaces", body = Page<Entry>)))]
+async fn list_root(
+    State(app): State<AppState>,
+    Auth(caller): Auth,
+    Query(query): Query<ListQuery>,
+    uri: Uri,
+) -> Result<Response> {
+    list_spaces(&app, &caller, &query, &uri).await
+}
+
+async fn list_spaces(app: &AppState, caller: &Caller, query: &ListQuery, uri: &Uri) -> Result<Response> {
+    let limit = limit(query.limit)?;
+    if query.recursive.0 {
+        return Err(ApiError::new(
+            ErrorCode::Unsupported,
+            "cannot list all spaces recursively; list one of them",
+        )
+        .with_path("/"));
+    }
+    let after = query.cursor.as_deref().unwrap_or_default();
+    let mut spaces = app.catalog.spaces(caller).await?;
+    spaces.retain(|space| space.name.as_str() > after);
+    let next = spaces.get(limit).and_then(|_| spaces.get(limit - 1)).map(|space| space.name.to_string());
+    let entries = spaces.into_iter().take(limit).map(|space| Entry {
+        path: ObjectPath::of_space(&space.name),
+        kind: Kind::Collection,
+        id: EntryId::ROOT,
+        created: space.created,
+        modified: space.created,
+        content: None,
+        replicas: None,
+    });
+    Ok(page(uri, entries.collect(), next))
+}
+
+/// How to remove.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct RemoveQuery {
+    /// Also what is inside a collection.
+    #[serde(default)]
+    #[param(value_type = Option<bool>)]
+    recursive: Flag,
+}
+
+/// Removes an entry. `If-Match` is honoured for objects.
+///
+/// With `recursive`, a collection of more than 10 000 entries is removed by a task: 202 and its address.
+#[utoipa::path(
+    delete, path = "/v1/entries/{*path}", tag = "entries",
+    params(("path" = String, Path, description = "path of a collection or object"), RemoveQuery),
+    responses(
+        (status = 204, description = "it is gone"),
+        (status = 202, description = "a task removes it", body = Task),
+    )
+)]
+async fn remove_entry(
+    State(app): State<AppState>,
+    Auth(caller): Auth,
+    NamespacePath(path): NamespacePath,
+    Query(query): Query<RemoveQuery>,
+    headers: HeaderMap,
+) -> Result<Response> {
+    let if_version = matched(&app, &caller, &path, &headers).await?;
+    let recursive = query.recursive.0;
+    let options = RemoveOptions::default().recursive(recursive).if_version(if_version);
+    match app.catalog.remove(&caller, &path, options).await {
+        Ok(removed) => Ok((StatusCode::NO_CONTENT, position_header(removed.position)).into_response()),
+        Err(error) if recursive && error.code() == ErrorCode::Unsupported => {
+            let task = super::tasks::submit(&app, &caller, TaskSpec::Delete { path: path.clone() }).await?;
+            let location = header_value(&format!("/v1/tasks/{}", task.id));
+            Ok((StatusCode::ACCEPTED, [(header::LOCATION, location)], Json(task)).into_response())
+        }
+        Err(error) => Err(ApiError::from(error).with_path(path)),
+    }
+}
+
+/// Resolves `If-Match` to the version that must be current.
+async fn matched(
+    app: &AppState,
+    caller: &Caller,
+    path: &ObjectPath,
+    headers: &HeaderMap,
+) -> Result<Option<VersionId>> {
+    let Some(field) = headers.get(header::IF_MATCH) else { return Ok(None) };
+    let wanted = field.to_str().unwrap_or_default().trim();
+    let entry = app.catalog.stat(caller, path).await.on_path(path)?;
+    let Some(content) = entry.content else {
+        return match wanted {
+            "*" => Ok(None),
+            _ => Err(ApiError::new(
+                ErrorCode::IsCollection,
+                format!("{path} is a collection and has no entity tag"),
+            )
+            .with_path(path)),
+        };
+    };
+    let by_root = etag(content.version, content.root);
+    let by_version = etag(content.version, None);
+    let holds =
+        wanted == "*" || wanted.split(',').map(str::trim).any(|tag| tag == by_root || tag == by_version);
+    if !holds {
+        let detail = format!("cannot remove {path}: its current entity tag is {by_root}");
+        return Err(ApiError::new(ErrorCode::PreconditionFailed, detail).with_path(path));
+    }
+    Ok(Some(content.version))
+}

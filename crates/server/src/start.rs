@@ -1,0 +1,332 @@
+//! An orderly start and an orderly end.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use percale_catalog::{Catalog, CatalogConfig, TokenRecord};
+use percale_core::access::{Identity, Scope};
+use percale_core::ids::SiteId;
+use percale_core::{ErrorCode, Timestamp};
+use percale_trust::admin_token::{ADMIN_TOKEN_FILE, ADMIN_USER, ensure_admin_token};
+use percale_trust::tls::CertificateSource;
+use percale_trust::{Sealer, ServerTls, SiteKey, TokenIssuer, TokenVerifier};
+use rustix::fs::{FlockOperation, Mode, OFlags};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::app::App;
+use crate::config::{Config, TlsMode};
+use crate::http::auth::{self, Authenticator};
+use crate::http::observe;
+use crate::lease::ServerLease;
+use crate::listener::Listener;
+use crate::publish::Publisher;
+use crate::reading::Reader;
+use crate::recovery::Recovery;
+use crate::stores::Registry;
+use crate::upload::Uploads;
+use crate::{ApiError, AppState, Result};
+
+/// Journal records of a space that are kept whatever their age.
+const JOURNAL_KEEP_RECORDS: u64 = 100_000;
+/// How often old records are removed.
+const PRUNE_EVERY: Duration = Duration::from_secs(3600);
+/// How often a certificate that is about to end is looked for.
+const TLS_EVERY: Duration = Duration::from_secs(24 * 3600);
+/// How often the metrics' memory is put in order.
+const METRICS_EVERY: Duration = Duration::from_secs(5);
+/// How long background work may take to notice that the server ends.
+const END_WITHIN: Duration = Duration::from_secs(10);
+
+/// A server that runs in this process.
+pub struct Running {
+    app: AppState,
+    address: SocketAddr,
+    ca: Option<PathBuf>,
+    serving: JoinHandle<()>,
+    // Held for as long as the server runs; the operating system gives it back if the process dies.
+    _lock: Option<std::os::fd::OwnedFd>,
+}
+
+impl Running {
+    /// Returns what a client on this computer connects to.
+    pub fn url(&self) -> String {
+        let scheme = if self.app.config.tls.mode == TlsMode::Off { "http" } else { "https" };
+        let host = match self.address.ip() {
+            ip if ip.is_unspecified() => "localhost".to_owned(),
+            IpAddr::V4(ip) => ip.to_string(),
+            IpAddr::V6(ip) => format!("[{ip}]"),
+        };
+        format!("{scheme}://{host}:{}", self.address.port())
+    }
+
+    /// Returns the address that is listened on.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Returns the file with the administrator's first token.
+    pub fn admin_token_path(&self) -> PathBuf {
+        self.app.config.site.state_dir.join(ADMIN_TOKEN_FILE)
+    }
+
+    /// Returns the file with the site's own CA, if it has one.
+    pub fn ca_path(&self) -> Option<&Path> {
+        self.ca.as_deref()
+    }
+
+    /// Returns the server's parts.
+    pub fn app(&self) -> &AppState {
+        &self.app
+    }
+
+    /// Takes no new requests, lets those in progress end, gives the lease back and closes the catalog.
+    pub async fn shutdown(self) {
+        let Self { app, serving, .. } = self;
+        app.stopping.cancel();
+        if let Err(error) = serving.await {
+            tracing::error!(%error, "the listener ended early");
+        }
+        app.background.close();
+        if tokio::time::timeout(END_WITHIN, app.background.wait()).await.is_err() {
+            tracing::warn!(left = app.background.len(), "background work did not end in time");
+        }
+        app.lease.release().await;
+        app.catalog.close().await;
+        tracing::info!("stopped");
+    }
+}
+
+/// Starts a server: opens what it needs, recovers what another left behind, and serves.
+///
+/// # Errors
+/// `invalid_configuration`, or whatever keeps it from starting.
+pub async fn start(config: Config) -> Result<Running> {
+    config.validate()?;
+    percale_trust::install_crypto_provider();
+    observe::metrics();
+    let config = Arc::new(config);
+    let state_dir = config.site.state_dir.clone();
+    let url = config.catalog_url()?;
+    let is_embedded = url.starts_with("sqlite");
+    let (key, sealer, lock) = {
+        let state_dir = state_dir.clone();
+        blocking(move || {
+            make_state_dir(&state_dir)?;
+            // Several servers may share a PostgreSQL catalog, and then also a state directory.
+            let lock = if is_embedded { Some(lock(&state_dir)?) } else { None };
+            Ok((SiteKey::load_or_create(&state_dir)?, Sealer::load_or_create(&state_dir)?, lock))
+        })
+        .await?
+    };
+
+    let catalog = Catalog::open(&catalog_config(&config, url)).await.map_err(|error| {
+        ApiError::from(error.clone()).context(format!("cannot open the catalog ({error})"))
+    })?;
+    let site = catalog.init_site(&config.site.name).await.map_err(|error| {
+        ApiError::new(
+            ErrorCode::InvalidConfiguration,
+            format!("cannot serve as site '{}': {error}", config.site.name),
+        )
+    })?;
+    let (authenticator, certificate) = {
+        let (directory, config, id) = (state_dir.clone(), config.clone(), site.id);
+        let (authenticator, admin, tls) = blocking(move || prepare(&directory, &config, key, id)).await?;
+        if let Some(record) = admin
+            && let Err(error) = catalog.record_token(record).await
+        {
+            // The next start makes and records a new one.
+            let _ = std::fs::remove_file(state_dir.join(ADMIN_TOKEN_FILE));
+            return Err(ApiError::from(error).context("cannot record the administrator's token"));
+        }
+        (authenticator, tls)
+    };
+    authenticator.refresh(&catalog, Timestamp::EPOCH).await?;
+    let listener = Listener::bind(&config.http, certificate.as_ref().map(ServerTls::config)).await?;
+    let address = listener.address()?;
+
+    let sealer = Arc::new(sealer);
+    let stores = Arc::new(Registry::new(catalog.clone(), sealer.clone()));
+    for (name, error) in stores.open_all().await? {
+        tracing::warn!(store = name, %error, "a store cannot be opened; what lies on it is away");
+    }
+    let holder = format!("{} pid {}", host_name(), std::process::id());
+    if is_embedded {
+        Recovery::at_start(&catalog, &stores, &holder).await?;
+    }
+    let lease = Arc::new(ServerLease::acquire(catalog.clone(), holder).await?);
+    let publisher = Publisher::new(catalog.clone(), lease.clone());
+    let reader = Arc::new(Reader::new(catalog.clone(), stores.clone(), lease.clone()));
+    let uploads =
+        Arc::new(Uploads::new(catalog.clone(), stores.clone(), publisher.clone(), config.uploads.lease));
+    let ca = certificate.as_ref().and_then(ServerTls::ca_file);
+    let app = AppState::new(App {
+        config: config.clone(),
+        site,
+        catalog,
+        authenticator,
+        sealer,
+        stores,
+        publisher,
+        reader,
+        uploads,
+        lease,
+        tasks: crate::tasks::Tasks::default(),
+        background: TaskTracker::new(),
+        stopping: CancellationToken::new(),
+    });
+    spawn_background(&app, certificate);
+    let router = crate::http::router(app.clone());
+    let serving = tokio::spawn(listener.serve(router, app.stopping.clone()));
+    tracing::info!(site = app.site.name, %address, version = env!("CARGO_PKG_VERSION"), "serving");
+    Ok(Running { app, address, ca, serving, _lock: lock })
+}
+
+fn spawn_background(app: &AppState, certificate: Option<ServerTls>) {
+    let recovery = Recovery::new(app.catalog.clone(), app.stores.clone(), &app.lease);
+    let keeper = app.clone();
+    app.background.spawn(async move { keeper.lease.keep(keeper.stopping.clone()).await });
+    app.background.spawn(recovery.run(app.stopping.clone()));
+    app.background.spawn(auth::follow_revocations(app.clone()));
+    app.background.spawn(crate::tasks::run(app.clone()));
+    every(app, PRUNE_EVERY, |app| async move {
+        let pruned =
+            match app.catalog.prune_journal(app.config.catalog.journal_keep, JOURNAL_KEEP_RECORDS).await {
+                Ok(records) => app.catalog.prune(app.config.tasks.keep).await.map(|rows| (records, rows)),
+                Err(error) => Err(error),
+            };
+        match pruned {
+            Ok((records, rows)) => tracing::debug!(records, rows, "old rows removed"),
+            Err(error) => tracing::warn!(%error, "cannot remove old rows; will try again"),
+        }
+    });
+    every(app, METRICS_EVERY, |_| async {
+        if let Some(metrics) = observe::metrics() {
+            metrics.run_upkeep();
+        }
+    });
+    if let Some(certificate) = certificate {
+        let certificate = Arc::new(certificate);
+        every(app, TLS_EVERY, move |_| {
+            let certificate = certificate.clone();
+            async move {
+                if let Err(error) = blocking(move || Ok(certificate.refresh(Timestamp::now())?)).await {
+                    tracing::error!(%error, "cannot renew the certificate; the old one stays in use");
+                }
+            }
+        });
+    }
+}
+
+/// Does something again and again, first after one period.
+fn every<F>(app: &AppState, period: Duration, work: impl Fn(AppState) -> F + Send + 'static)
+where
+    F: Future<Output = ()> + Send,
+{
+    let app = app.clone();
+    app.clone().background.spawn(async move {
+        loop {
+            tokio::select! {
+                () = app.stopping.cancelled() => return,
+                () = tokio::time::sleep(period) => {}
+            }
+            work(app.clone()).await;
+        }
+    });
+}
+
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(outcome) => outcome,
+        Err(error) => Err(ApiError::internal("blocking work ended early").with_source(error)),
+    }
+}
+
+fn catalog_config(config: &Config, url: String) -> CatalogConfig {
+    let mut catalog = CatalogConfig::new(url);
+    catalog.pool_size = config.catalog.pool_size;
+    catalog.retry_budget = config.catalog.retry_budget;
+    catalog
+}
+
+fn make_state_dir(path: &Path) -> Result<()> {
+    use std::os::unix::fs::DirBuilderExt as _;
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(|error| {
+        let detail = format!("cannot make the state directory {}: {error}", path.display());
+        ApiError::new(ErrorCode::InvalidConfiguration, detail)
+    })
+}
+
+/// Keeps a second server away from an embedded catalog: both would take themselves for the only one.
+fn lock(state_dir: &Path) -> Result<std::os::fd::OwnedFd> {
+    let path = state_dir.join("server.lock");
+    let flags = OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC;
+    let wrong = |error: rustix::io::Errno| {
+        let why = match error {
+            rustix::io::Errno::WOULDBLOCK => "another server uses this state directory".to_owned(),
+            error => error.to_string(),
+        };
+        let detail = format!("cannot lock {}: {why}", path.display());
+        ApiError::new(ErrorCode::InvalidConfiguration, detail)
+    };
+    let file = rustix::fs::open(&path, flags, Mode::RUSR | Mode::WUSR).map_err(wrong)?;
+    rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(wrong)?;
+    Ok(file)
+}
+
+type Prepared = (Authenticator, Option<TokenRecord>, Option<ServerTls>);
+
+fn prepare(state_dir: &Path, config: &Config, key: SiteKey, site: SiteId) -> Result<Prepared> {
+    let now = Timestamp::now();
+    let issuer = TokenIssuer::new(&key, site);
+    let verifier = TokenVerifier::new(key.public(), site);
+    let admin = ensure_admin_token(state_dir, &issuer, &verifier, now)?;
+    let record = admin.issued.map(|issued| TokenRecord {
+        id: issued.id,
+        subject: Identity::local(ADMIN_USER),
+        scopes: vec![Scope::Admin],
+        label: Some("first token of the site".to_owned()),
+        issued: issued.issued,
+        expires: issued.expires,
+        revoked: None,
+    });
+    let source = match config.tls.mode {
+        TlsMode::Off => None,
+        TlsMode::Files => match (&config.tls.cert_file, &config.tls.key_file) {
+            (Some(certificate), Some(key)) => {
+                Some(CertificateSource::Files { certificate: certificate.clone(), key: key.clone() })
+            }
+            _ => {
+                let detail = "tls.mode 'files' needs tls.cert_file and tls.key_file";
+                return Err(ApiError::new(ErrorCode::InvalidConfiguration, detail));
+            }
+        },
+        TlsMode::Auto => Some(CertificateSource::OwnCa {
+            directory: state_dir.join("tls"),
+            names: certificate_names(config),
+        }),
+    };
+    let tls = source.map(|source| ServerTls::load(source, now)).transpose()?;
+    Ok((Authenticator::new(issuer, verifier), record, tls))
+}
+
+fn certificate_names(config: &Config) -> Vec<String> {
+    let mut names = vec!["localhost".to_owned(), "127.0.0.1".to_owned(), "::1".to_owned()];
+    let listen = config.http.listen.ip();
+    if listen.is_unspecified() {
+        names.push(host_name());
+    } else {
+        names.push(listen.to_string());
+    }
+    names.extend(config.tls.names.iter().cloned());
+    let mut seen = std::collections::HashSet::new();
+    names.retain(|name| seen.insert(name.clone()));
+    names
+}
+
+fn host_name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}

@@ -1,0 +1,294 @@
+//! Managed tasks: claimed under this server's lease, worked on, recorded (`docs/design/tasks.md`).
+//!
+//! A task's work goes in steps. After each one it records where a repetition would go on, with the counts up to there; a
+//! server that dies repeats at most one step, and counts nothing twice.
+
+mod copy;
+mod delete;
+mod progress;
+mod verify;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use percale_api::tasks::TaskSpec;
+use percale_catalog::{Task, TaskFault, TaskHolder, TaskOutcome};
+use percale_core::ids::TaskId;
+use percale_core::state::TaskState;
+use percale_core::{ErrorCode, Timestamp};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use tokio::sync::{Notify, Semaphore};
+use tokio_util::sync::CancellationToken;
+
+use crate::{ApiError, AppState, Result};
+use progress::Progress;
+
+/// Tasks of other servers, or whose time to be tried again has come, are looked for that often.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Progress is recorded that often.
+const RECORD_EVERY: Duration = Duration::from_secs(1);
+/// A result that cannot be recorded is tried again for so long; then the lease has lapsed anyway.
+const FINISH_TRIES: u32 = 5;
+
+/// A task's order, as the catalog keeps it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Stored {
+    v: u16,
+    /// What is to be done.
+    pub spec: TaskSpec,
+    /// What it is for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub label: Option<String>,
+}
+
+impl Stored {
+    pub fn new(spec: TaskSpec, label: Option<String>) -> Self {
+        Self { v: 1, spec, label }
+    }
+
+    pub fn read(stored: &Value) -> Result<Self> {
+        match stored.get("v").and_then(Value::as_u64) {
+            Some(1) => serde_json::from_value(stored.clone()).map_err(|error| {
+                ApiError::new(ErrorCode::Integrity, "its order cannot be read").with_source(error)
+            }),
+            _ => Err(ApiError::new(
+                ErrorCode::Unsupported,
+                "its order has a form that this release does not know",
+            )),
+        }
+    }
+
+    pub fn write(&self) -> Result<Value> {
+        serde_json::to_value(self)
+            .map_err(|error| ApiError::internal("cannot write a task's order").with_source(error))
+    }
+
+    /// Returns the word under which tasks of this kind are claimed.
+    pub fn kind(&self) -> &'static str {
+        match self.spec {
+            TaskSpec::Verify { .. } => "verify",
+            TaskSpec::Delete { .. } => "delete",
+            TaskSpec::Copy { .. } => "copy",
+            _ => "unknown",
+        }
+    }
+}
+
+/// The kinds that this release works on.
+const KINDS: &[&str] = &["verify", "delete", "copy"];
+
+/// The tasks that this server works on.
+#[derive(Default)]
+pub struct Tasks {
+    wake: Notify,
+    running: Mutex<HashMap<TaskId, CancellationToken>>,
+}
+
+impl Tasks {
+    /// Says that there may be a task to be claimed.
+    pub fn wake(&self) {
+        self.wake.notify_one();
+    }
+
+    /// Stops the work on a task that was cancelled, if it is done here. Other servers notice by themselves.
+    pub fn stop(&self, id: TaskId) {
+        if let Some(stop) = self.running.lock().unwrap_or_else(PoisonError::into_inner).get(&id) {
+            stop.cancel();
+        }
+    }
+
+    fn begin(&self, id: TaskId, stop: CancellationToken) {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner).insert(id, stop);
+    }
+
+    fn end(&self, id: TaskId) {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
+    }
+}
+
+/// Claims and works on tasks until the server ends.
+pub async fn run(app: AppState) {
+    let room = Arc::new(Semaphore::new(app.config.tasks.workers));
+    if app.config.tasks.workers == 0 {
+        return;
+    }
+    let kinds: Vec<String> = KINDS.iter().map(|kind| (*kind).to_owned()).collect();
+    loop {
+        let room = tokio::select! {
+            () = app.stopping.cancelled() => return,
+            room = room.clone().acquire_owned() => room,
+        };
+        let Ok(room) = room else { return };
+        let claimed = match app.lease.current() {
+            Ok(holder) => {
+                app.catalog.claim_task(holder, &kinds).await.map(|task| task.map(|task| (holder, task)))
+            }
+            // Without a lease nothing may be claimed; it comes back by itself.
+            Err(_) => Ok(None),
+        };
+        match claimed {
+            Ok(Some((holder, task))) => {
+                let work = work_on(app.clone(), holder, task);
+                app.background.spawn(async move {
+                    work.await;
+                    drop(room);
+                });
+                continue;
+            }
+            Ok(None) => {}
+            Err(error) => tracing::warn!(%error, "cannot look for tasks; will look again"),
+        }
+        drop(room);
+        tokio::select! {
+            () = app.stopping.cancelled() => return,
+            () = app.tasks.wake.notified() => {}
+            () = tokio::time::sleep(LOOK_EVERY) => {}
+        }
+    }
+}
+
+/// One attempt at one task.
+pub(crate) struct Attempt {
+    app: AppState,
+    task: Task,
+    holder: TaskHolder,
+    progress: Progress,
+    stop: CancellationToken,
+}
+
+async fn work_on(app: AppState, holder: TaskHolder, task: Task) {
+    let id = task.id;
+    let stop = app.stopping.child_token();
+    app.tasks.begin(id, stop.clone());
+    let progress = Progress::new(&task);
+    let attempt = Attempt { app: app.clone(), task, holder, progress, stop };
+    tracing::info!(task = %id, kind = attempt.task.kind, attempt = attempt.task.attempt, "task begun");
+    let outcome = tokio::select! {
+        outcome = attempt.work() => Some(outcome),
+        // Whatever the work was waiting for is dropped; each of its steps may be repeated.
+        () = attempt.stop.cancelled() => None,
+        outcome = attempt.keep_records() => outcome.map(Err),
+    };
+    app.tasks.end(id);
+    let Some(outcome) = outcome else {
+        if app.stopping.is_cancelled() {
+            attempt.hand_back().await;
+        }
+        tracing::info!(task = %id, "work on a task stopped");
+        return;
+    };
+    attempt.finish(outcome).await;
+}
+
+impl Attempt {
+    async fn work(&self) -> Result<()> {
+        match Stored::read(&self.task.spec)?.spec {
+            TaskSpec::Verify { path } => verify::run(self, &path).await,
+            TaskSpec::Delete { path } => delete::run(self, &path).await,
+            TaskSpec::Copy { from, to } => copy::run(self, &from, &to).await,
+            _ => Err(ApiError::new(ErrorCode::Unsupported, "this release does not know this kind of task")),
+        }
+    }
+
+    /// Records progress each second. Ends with an error that ends the attempt, or with nothing if the task is not ours
+    /// any more.
+    async fn keep_records(&self) -> Option<ApiError> {
+        loop {
+            tokio::time::sleep(RECORD_EVERY).await;
+            if let Some(deadline) = self.task.deadline.filter(|deadline| *deadline <= Timestamp::now()) {
+                return Some(
+                    ApiError::new(ErrorCode::Timeout, format!("its deadline {deadline} is over")).permanent(),
+                );
+            }
+            match self.record().await {
+                Ok(true) => {}
+                Ok(false) => return None,
+                Err(error) if error.code() == ErrorCode::LeaseExpired => return None,
+                Err(error) => tracing::warn!(task = %self.task.id, %error, "cannot record a task's progress"),
+            }
+        }
+    }
+
+    /// Records how far the task is; tells whether to go on.
+    async fn record(&self) -> Result<bool> {
+        let report = self.progress.take();
+        match self.app.catalog.record_progress(self.task.id, self.holder, report.clone()).await {
+            Ok(task) => Ok(task.state == TaskState::Running),
+            Err(error) => {
+                self.progress.give_back(report);
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Gives the task to the next server at an orderly end.
+    async fn hand_back(&self) {
+        let fault = TaskFault { code: ErrorCode::Interrupted, detail: "the server was stopped".to_owned() };
+        let report = self.progress.take();
+        let back = TaskOutcome::Again(fault);
+        if let Err(error) = self.app.catalog.finish_task(self.task.id, self.holder, report, back).await {
+            tracing::info!(task = %self.task.id, %error, "a task was not handed back; it is taken over when the lease lapses");
+        }
+    }
+
+    async fn finish(&self, outcome: Result<()>) {
+        let outcome = match outcome {
+            Ok(()) => {
+                self.progress.complete();
+                match self.progress.has_failures() {
+                    false => TaskOutcome::Succeeded,
+                    true => TaskOutcome::Partial,
+                }
+            }
+            Err(error) => {
+                let fault = TaskFault { code: error.code(), detail: error.detail().to_owned() };
+                match error.is_retryable() {
+                    true => TaskOutcome::Again(fault),
+                    false => TaskOutcome::Failed(fault),
+                }
+            }
+        };
+        let report = self.progress.take();
+        for attempt in 1..=FINISH_TRIES {
+            let finished = self
+                .app
+                .catalog
+                .finish_task(self.task.id, self.holder, report.clone(), outcome.clone())
+                .await;
+            match finished {
+                Ok(task) => {
+                    tracing::info!(task = %task.id, state = %task.state, "task attempt ended");
+                    self.app.tasks.wake();
+                    return;
+                }
+                Err(error) if error.code().is_retryable() && attempt < FINISH_TRIES => {
+                    tokio::time::sleep(RECORD_EVERY * attempt).await;
+                }
+                Err(error) => {
+                    tracing::warn!(task = %self.task.id, %error, "cannot record a task's end; it is repeated when the lease lapses");
+                    return;
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_order_is_read_back_and_a_newer_form_is_refused() {
+        let stored = Stored::new(TaskSpec::Verify { path: "/s/a".parse().unwrap() }, Some("x".into()));
+        let value = stored.write().unwrap();
+        assert_eq!(
+            value,
+            serde_json::json!({"v": 1, "spec": {"kind": "verify", "path": "/s/a"}, "label": "x"})
+        );
+        assert_eq!(Stored::read(&value).unwrap(), stored);
+        assert_eq!(Stored::read(&serde_json::json!({"v": 2})).unwrap_err().code(), ErrorCode::Unsupported);
+        assert_eq!(Stored::read(&serde_json::json!({"v": 1})).unwrap_err().code(), ErrorCode::Integrity);
+    }
+}

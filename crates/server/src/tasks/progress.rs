@@ -1,0 +1,108 @@
+//! How far an attempt is, and from where it would be repeated.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use percale_catalog::{Task, TaskItem, TaskProgress, TaskReport};
+use percale_core::ObjectPath;
+use serde::{Deserialize, Serialize};
+
+use crate::ApiError;
+
+/// Where a repetition goes on, as the catalog keeps it: the end of the last step, with the counts up to there.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+struct Cursor {
+    v: u16,
+    after: Option<String>,
+    progress: TaskProgress,
+}
+
+/// Counts what an attempt does. Items that failed are reported at the end of their step, together with the cursor.
+pub(super) struct Progress(Mutex<State>);
+
+struct State {
+    now: TaskProgress,
+    cursor: Option<Cursor>,
+    /// Failures of the step in hand.
+    step: Vec<TaskItem>,
+    /// Failures of steps that ended.
+    items: Vec<TaskItem>,
+    is_changed: bool,
+}
+
+impl Progress {
+    /// Goes on from where the last attempt ended its last step.
+    pub fn new(task: &Task) -> Self {
+        let cursor: Option<Cursor> =
+            task.cursor.clone().and_then(|cursor| serde_json::from_value(cursor).ok());
+        let cursor = cursor.filter(|cursor| cursor.v == 1 && cursor.after.is_some());
+        let now = cursor.as_ref().map(|cursor| cursor.progress.clone()).unwrap_or_default();
+        Self(Mutex::new(State { now, cursor, step: Vec::new(), items: Vec::new(), is_changed: false }))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns where to go on.
+    pub fn after(&self) -> Option<String> {
+        self.lock().cursor.as_ref().and_then(|cursor| cursor.after.clone())
+    }
+
+    /// Notes items that were done.
+    pub fn done(&self, items: u64, bytes: u64) {
+        let now = &mut self.lock().now;
+        now.items_done += items;
+        now.bytes_done += bytes;
+    }
+
+    /// Notes an item that was not done.
+    pub fn failed(&self, path: &ObjectPath, outcome: &str, error: &ApiError) {
+        let mut state = self.lock();
+        state.now.items_failed += 1;
+        state.step.push(TaskItem {
+            path: path.to_string(),
+            outcome: outcome.to_owned(),
+            code: Some(error.code()),
+            detail: error.detail().to_owned(),
+        });
+    }
+
+    /// Ends a step; a repetition goes on behind it.
+    pub fn step(&self, after: Option<String>) {
+        let mut state = self.lock();
+        let failed = std::mem::take(&mut state.step);
+        state.items.extend(failed);
+        state.cursor = Some(Cursor { v: 1, after, progress: state.now.clone() });
+        state.is_changed = true;
+    }
+
+    /// Ends the last step: a repetition, if somebody asks for one, begins anew.
+    pub fn complete(&self) {
+        self.step(None);
+        let now = &mut self.lock().now;
+        now.items_total = Some(now.items_done + now.items_failed);
+    }
+
+    /// Tells whether anything failed.
+    pub fn has_failures(&self) -> bool {
+        self.lock().now.items_failed > 0
+    }
+
+    /// Returns what has not been reported yet.
+    pub fn take(&self) -> TaskReport {
+        let mut state = self.lock();
+        let cursor = match std::mem::take(&mut state.is_changed) {
+            true => state.cursor.as_ref().and_then(|cursor| serde_json::to_value(cursor).ok()),
+            false => None,
+        };
+        TaskReport { cursor, progress: state.now.clone(), items: std::mem::take(&mut state.items) }
+    }
+
+    /// Takes back a report that did not arrive.
+    pub fn give_back(&self, report: TaskReport) {
+        let mut state = self.lock();
+        state.is_changed |= report.cursor.is_some();
+        let later = std::mem::replace(&mut state.items, report.items);
+        state.items.extend(later);
+    }
+}
