@@ -53,9 +53,6 @@ pub struct DemoArgs {
     /// Port on 127.0.0.1; 8787, or a free one if that is taken.
     #[arg(long, value_name = "N")]
     pub port: Option<u16>,
-    /// Print one JSON object a line.
-    #[arg(long)]
-    pub json: bool,
 }
 
 /// What the checks work with.
@@ -76,11 +73,11 @@ impl Demo {
     }
 }
 
-/// Runs the demo. Returns whether every check passed.
+/// Runs the demo; with `json` each line is an object. Returns whether every check passed.
 ///
 /// # Errors
 /// The folder cannot be used, or no site comes up at all. A check that fails is not an error but a line that says so.
-pub async fn run(args: DemoArgs) -> anyhow::Result<bool> {
+pub async fn run(args: DemoArgs, json: bool) -> anyhow::Result<bool> {
     if args.clean {
         let removed = Folder::remove(&args.dir)?;
         let what = if removed { "removed" } else { "nothing to remove at" };
@@ -89,7 +86,7 @@ pub async fn run(args: DemoArgs) -> anyhow::Result<bool> {
     }
     let began = Instant::now();
     let folder = Folder::prepare(&args.dir, args.keep)?;
-    let mut lines = Lines::new(args.json, std::io::stdout().is_terminal());
+    let mut lines = Lines::new(json, std::io::stdout().is_terminal());
     lines.title(&format!(
         "percale {} demo · state in {} · Ctrl-C stops, `percale demo --clean` removes",
         env!("CARGO_PKG_VERSION"),
