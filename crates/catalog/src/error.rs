@@ -79,6 +79,8 @@ pub(crate) enum Fault {
     Race,
     /// The connection is gone and the transaction with it.
     Connection,
+    /// No room is left.
+    Full,
     /// Any other error of the database: the transaction is over.
     Statement,
 }

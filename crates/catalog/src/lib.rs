@@ -8,14 +8,41 @@
 //! - A change that was answered is durable. Dropping the future of a call does not undo the change: it is made or not
 //!   made, and the answer is lost.
 //! - Changes that arrive together are committed together, each with its own outcome.
+//!
+//! Inside, from the outside in: a file for each kind of call, with the call and what it decides (`namespace`, `publish`,
+//! `lease`, …); `batch`, one transaction of several changes; `rows`, the statements; `engine`, what runs them.
 
+mod access;
+mod admin;
+mod batch;
+mod catalog;
+mod engine;
 mod error;
-mod facade;
+mod grant;
+mod idempotency;
+mod journal;
+mod lease;
+mod list;
 mod model;
+mod namespace;
+mod publish;
+mod read;
+mod record;
+mod remove;
+mod replica;
+mod rows;
+mod space;
+mod store;
+mod task;
+mod token;
 
+pub use catalog::Catalog;
 pub use error::{Error, ErrorKind, Result, Retry};
-pub use facade::Catalog;
 pub use model::*;
+pub use publish::MAX_PUBLISH;
+pub use record::{
+    CreatedItem, GrantItem, MovedItem, PublishedItem, RecordChange, RemovedItem, ReplicaItem, SpaceBody,
+};
 
 /// For how long a request counts as in progress without an answer. After that its idempotency key may begin again,
 /// since its server has died.

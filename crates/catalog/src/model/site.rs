@@ -222,6 +222,8 @@ pub struct TokenRecord {
     pub subject: Identity,
     /// What it is restricted to.
     pub scopes: Vec<Scope>,
+    /// What it is for, in its maker's words.
+    pub label: Option<String>,
     /// When it was issued.
     pub issued: Timestamp,
     /// When it ends.

@@ -1,0 +1,266 @@
+//! A connection, its statements and its errors.
+
+use std::error::Error as _;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use deadpool_postgres::{Object, Pool, PoolError};
+use percale_core::Timestamp;
+use tokio_postgres::error::SqlState;
+use tokio_postgres::types::private::BytesMut;
+use tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
+use tokio_postgres::{Row as PgRow, Statement};
+use uuid::Uuid;
+
+use crate::engine::{Row, Sql, Tx, Value};
+use crate::error::{Error, ErrorKind, Fault, Result};
+
+/// What a transaction is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Mode {
+    /// Reading as of one moment.
+    Snapshot,
+    /// Writing. Its outcome can be asked for under this id.
+    Write(Uuid),
+}
+
+/// A connection of the pool, and the transaction that is open on it.
+pub(crate) struct PostgresTx {
+    /// Present until it is dropped.
+    client: Option<Object>,
+    pool: Pool,
+    now: AtomicI64,
+    is_open: bool,
+}
+
+impl Drop for PostgresTx {
+    fn drop(&mut self) {
+        // A call that was dropped half-way must not leave its transaction to the next user of the connection.
+        if self.is_open {
+            if let Some(client) = self.client.take() {
+                drop(Object::take(client));
+            }
+        }
+    }
+}
+
+impl PostgresTx {
+    /// Takes a connection.
+    pub async fn connect(pool: &Pool) -> Result<Self> {
+        let client = pool.get().await.map_err(convert_pool)?;
+        Ok(Self { client: Some(client), pool: pool.clone(), now: AtomicI64::new(0), is_open: false })
+    }
+
+    fn client(&self) -> &Object {
+        self.client.as_ref().expect("the connection is taken away only when this is dropped")
+    }
+
+    /// Begins a transaction. Returns its number if it writes.
+    pub(super) async fn begin(&mut self, mode: Mode) -> Result<Option<String>> {
+        const CLOCK: &str = "SELECT (EXTRACT(EPOCH FROM now()) * 1000000)::bigint";
+        const OUTCOME: &str = "INSERT INTO outcome (id, at) \
+                               VALUES ($1, (EXTRACT(EPOCH FROM now()) * 1000000)::bigint) \
+                               RETURNING at, pg_current_xact_id()::text";
+        let (text, begin) = match mode {
+            Mode::Snapshot => (CLOCK, "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"),
+            Mode::Write(_) => (OUTCOME, "BEGIN ISOLATION LEVEL READ COMMITTED"),
+        };
+        let statement = self.client().prepare_cached(text).await.map_err(|error| convert(text, error))?;
+        self.is_open = true;
+        let id = match mode {
+            Mode::Snapshot => None,
+            Mode::Write(id) => Some(id),
+        };
+        let params: Vec<&(dyn ToSql + Sync)> = id.iter().map(|id| id as &(dyn ToSql + Sync)).collect();
+        let client = self.client();
+        // Sent together: one round trip.
+        let ((), row) =
+            futures::try_join!(client.batch_execute(begin), client.query_one(&statement, &params))
+                .map_err(|error| convert(begin, error))?;
+        let now: i64 = row.try_get(0).map_err(|error| convert(text, error))?;
+        self.now.store(now, Ordering::Relaxed);
+        match id {
+            None => Ok(None),
+            Some(_) => row.try_get(1).map(Some).map_err(|error| convert(text, error)),
+        }
+    }
+
+    /// Makes the transaction durable. An error with [`Fault::Connection`] leaves its outcome unknown.
+    pub async fn commit(mut self) -> Result<()> {
+        self.client().batch_execute("COMMIT").await.map_err(|error| convert("COMMIT", error))?;
+        self.is_open = false;
+        Ok(())
+    }
+
+    /// Undoes the transaction.
+    pub async fn roll_back(mut self) -> Result<()> {
+        self.client().batch_execute("ROLLBACK").await.map_err(|error| convert("ROLLBACK", error))?;
+        self.is_open = false;
+        Ok(())
+    }
+
+    async fn prepare(&self, text: &str) -> Result<Statement> {
+        self.client().prepare_cached(text).await.map_err(|error| convert(text, error))
+    }
+}
+
+/// A value as a parameter.
+#[derive(Debug)]
+struct Param<'a>(&'a Value);
+
+impl ToSql for Param<'_> {
+    fn to_sql(
+        &self,
+        ty: &Type,
+        out: &mut BytesMut,
+    ) -> std::result::Result<IsNull, Box<dyn std::error::Error + Sync + Send>> {
+        match self.0 {
+            Value::Null => Ok(IsNull::Yes),
+            Value::Int(value) => value.to_sql_checked(ty, out),
+            Value::Text(value) => value.to_sql_checked(ty, out),
+            Value::Bytes(value) => value.to_sql_checked(ty, out),
+            Value::Uuid(value) => value.to_sql_checked(ty, out),
+            Value::Texts(values) => values.to_sql_checked(ty, out),
+        }
+    }
+
+    fn accepts(_ty: &Type) -> bool {
+        true
+    }
+
+    to_sql_checked!();
+}
+
+/// One array for each parameter, of rows of parameters.
+fn columns(rows: &[Vec<Value>]) -> Vec<Vec<Param<'_>>> {
+    let count = rows.first().map_or(0, Vec::len);
+    let mut columns: Vec<Vec<Param<'_>>> = (0..count).map(|_| Vec::with_capacity(rows.len())).collect();
+    for row in rows {
+        for (column, value) in columns.iter_mut().zip(row) {
+            column.push(Param(value));
+        }
+    }
+    columns
+}
+
+fn decode(row: &PgRow) -> Result<Row> {
+    let wrong =
+        |error: tokio_postgres::Error| Error::corrupt("cannot read a row of the catalog").with_source(error);
+    let mut values = Vec::with_capacity(row.len());
+    for (at, column) in row.columns().iter().enumerate() {
+        let value = match *column.type_() {
+            Type::INT8 => row.try_get::<_, Option<i64>>(at).map_err(wrong)?.into(),
+            Type::TEXT => row.try_get::<_, Option<String>>(at).map_err(wrong)?.into(),
+            Type::BYTEA => row.try_get::<_, Option<Vec<u8>>>(at).map_err(wrong)?.into(),
+            Type::UUID => row.try_get::<_, Option<Uuid>>(at).map_err(wrong)?.into(),
+            ref other => {
+                return Err(Error::corrupt(format!("column {} has the type {other}", column.name())));
+            }
+        };
+        values.push(value);
+    }
+    Ok(Row::new(values))
+}
+
+impl Tx for PostgresTx {
+    async fn query(&self, sql: &Sql, params: Vec<Value>) -> Result<Vec<Row>> {
+        let statement = self.prepare(&sql.postgres).await?;
+        let params: Vec<Param<'_>> = params.iter().map(Param).collect();
+        let params: Vec<&(dyn ToSql + Sync)> =
+            params.iter().map(|param| param as &(dyn ToSql + Sync)).collect();
+        let rows = self.client().query(&statement, &params).await;
+        rows.map_err(|error| convert(&sql.postgres, error))?.iter().map(decode).collect()
+    }
+
+    async fn many(&self, sql: &Sql, params: Vec<Vec<Value>>) -> Result<Vec<Row>> {
+        if params.is_empty() {
+            return Ok(Vec::new());
+        }
+        let statement = self.prepare(&sql.postgres).await?;
+        let columns = columns(&params);
+        let params: Vec<&(dyn ToSql + Sync)> =
+            columns.iter().map(|column| column as &(dyn ToSql + Sync)).collect();
+        let rows = self.client().query(&statement, &params).await;
+        rows.map_err(|error| convert(&sql.postgres, error))?.iter().map(decode).collect()
+    }
+
+    async fn execute(&self, sql: &Sql, params: Vec<Value>) -> Result<u64> {
+        let statement = self.prepare(&sql.postgres).await?;
+        let params: Vec<Param<'_>> = params.iter().map(Param).collect();
+        let params: Vec<&(dyn ToSql + Sync)> =
+            params.iter().map(|param| param as &(dyn ToSql + Sync)).collect();
+        let changed = self.client().execute(&statement, &params).await;
+        changed.map_err(|error| convert(&sql.postgres, error))
+    }
+
+    async fn execute_many(&self, sql: &Sql, params: Vec<Vec<Value>>) -> Result<u64> {
+        if params.is_empty() {
+            return Ok(0);
+        }
+        let statement = self.prepare(&sql.postgres).await?;
+        let columns = columns(&params);
+        let params: Vec<&(dyn ToSql + Sync)> =
+            columns.iter().map(|column| column as &(dyn ToSql + Sync)).collect();
+        let changed = self.client().execute(&statement, &params).await;
+        changed.map_err(|error| convert(&sql.postgres, error))
+    }
+
+    fn now(&self) -> Timestamp {
+        Timestamp::from_micros(self.now.load(Ordering::Relaxed))
+    }
+
+    /// In a transaction of its own: the space's row stays unlocked until the end of this one.
+    async fn take_ids(&self, sp: i64, count: u64) -> Result<u64> {
+        let other = PostgresTx::connect(&self.pool).await?;
+        let sql = &crate::rows::site::TAKE_IDS;
+        let mut rows = other.query(sql, vec![Value::from(count), Value::from(sp)]).await?;
+        match rows.first_mut() {
+            Some(row) => Ok(row.number()?.saturating_sub(count)),
+            None => Err(crate::batch::raced("a space was removed before ids of it were taken")),
+        }
+    }
+}
+
+/// Makes the catalog's error of one of the pool.
+pub(super) fn convert_pool(error: PoolError) -> Error {
+    match error {
+        PoolError::Backend(error) => convert("connect", error),
+        error => {
+            let message = "cannot get a connection to the catalog's database";
+            Error::new(ErrorKind::Unavailable, message).with_source(error).with_fault(Fault::Connection)
+        }
+    }
+}
+
+/// Makes the catalog's error of one of the driver.
+pub(super) fn convert(statement: &str, error: tokio_postgres::Error) -> Error {
+    let (kind, fault) = match error.code() {
+        Some(code) => classify(code),
+        // A value that cannot be sent, and nothing of the server's doing.
+        None if error.to_string().contains("error serializing parameter") => {
+            (ErrorKind::Internal, Fault::Statement)
+        }
+        None => (ErrorKind::Unavailable, Fault::Connection),
+    };
+    let verb: String = statement.chars().take(60).collect();
+    let detail = error.source().map(|cause| format!(" ({cause})")).unwrap_or_default();
+    Error::new(kind, format!("the catalog's database failed at '{verb}'{detail}"))
+        .with_source(error)
+        .with_fault(fault)
+}
+
+fn classify(code: &SqlState) -> (ErrorKind, Fault) {
+    // PostgreSQL, appendix A. Classes 08, 57P and the missing right to write mean that this server is going, starting or
+    // not the primary any more.
+    match code.code() {
+        "23505" | "40001" | "40P01" | "55P03" => (ErrorKind::Conflict { version: None }, Fault::Race),
+        "57P01" | "57P02" | "57P03" | "57P05" | "25006" | "53300" => {
+            (ErrorKind::Unavailable, Fault::Connection)
+        }
+        "53100" => (ErrorKind::NoSpace, Fault::Full),
+        "XX001" | "XX002" => (ErrorKind::Corrupt, Fault::Statement),
+        "28P01" | "28000" | "3D000" => (ErrorKind::InvalidConfiguration, Fault::Statement),
+        "53200" | "57014" => (ErrorKind::Unavailable, Fault::Statement),
+        code if code.starts_with("08") => (ErrorKind::Unavailable, Fault::Connection),
+        _ => (ErrorKind::Internal, Fault::Statement),
+    }
+}

@@ -1,0 +1,245 @@
+//! The bodies of journal records, form 1 (docs/design/journal.md).
+//!
+//! Participants: the home site writes them, in the transaction of the change; events, followers, mounts and the indexer
+//! read them. A reader keeps fields it does not know (they stay in [`Record::body`]) and passes over kinds it does not
+//! know. A new field is optional; anything else is a new form with a new sample in `samples/`, and this one stays.
+
+use percale_core::access::{Permission, Subject};
+use percale_core::digest::Digest;
+use percale_core::ids::{EntryId, SiteId, SpaceId, StoreId, VersionId};
+use percale_core::path::SpaceName;
+use percale_core::state::ReplicaState;
+use percale_core::tree::RootHash;
+use percale_core::{ByteCount, Timestamp};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
+use crate::model::{Record, Replica, Space, SpaceScope, SpaceState};
+
+/// The kinds of records.
+pub(crate) mod kind {
+    pub const SPACE_CREATED: &str = "space.created";
+    pub const SPACE_CHANGED: &str = "space.changed";
+    pub const SPACE_REMOVED: &str = "space.removed";
+    pub const ENTRIES_CREATED: &str = "entries.created";
+    pub const OBJECTS_PUBLISHED: &str = "objects.published";
+    pub const ENTRIES_MOVED: &str = "entries.moved";
+    pub const ENTRIES_REMOVED: &str = "entries.removed";
+    pub const REPLICAS_CHANGED: &str = "replicas.changed";
+    pub const GRANTS_CHANGED: &str = "grants.changed";
+}
+
+/// A list of what changed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Items<T> {
+    pub items: Vec<T>,
+}
+
+/// A space as it is after the change.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SpaceBody {
+    /// Its id.
+    pub id: SpaceId,
+    /// Its name.
+    pub name: SpaceName,
+    /// Its owner.
+    pub owner: Subject,
+    /// Who learns that it exists.
+    pub scope: SpaceScope,
+    /// Its default store.
+    pub store: Option<StoreId>,
+    /// Whether it takes writes.
+    pub state: SpaceState,
+    /// When it was made.
+    pub created: Timestamp,
+    /// The site that orders its journal.
+    pub home: Option<SiteId>,
+    /// What manages its settings from outside, if anything does.
+    #[serde(default)]
+    pub managed_by: Option<String>,
+}
+
+impl SpaceBody {
+    pub(crate) fn new(space: &Space, home: Option<SiteId>) -> Self {
+        Self {
+            id: space.id,
+            name: space.name.clone(),
+            owner: space.owner.clone(),
+            scope: space.scope,
+            store: space.store,
+            state: space.state,
+            created: space.created,
+            home,
+            managed_by: None,
+        }
+    }
+}
+
+/// A collection that was made.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CreatedItem {
+    /// Its id.
+    pub id: EntryId,
+    /// The collection it is in.
+    pub parent: EntryId,
+    /// Its name.
+    pub name: String,
+    /// When.
+    pub at: Timestamp,
+}
+
+/// An object that has a new version.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PublishedItem {
+    /// The object, new or not.
+    pub id: EntryId,
+    /// The collection it is in.
+    pub parent: EntryId,
+    /// Its name.
+    pub name: String,
+    /// The version that is current now.
+    pub version: VersionId,
+    /// Its size.
+    pub size: ByteCount,
+    /// The root of its hash tree.
+    pub root: Option<RootHash>,
+    /// The modification time that its owner gave it.
+    pub mtime: Option<Timestamp>,
+    /// The version that it replaced.
+    pub base: Option<VersionId>,
+    /// Its first copy.
+    pub replica: ReplicaItem,
+    /// Further digests.
+    #[serde(default)]
+    pub digests: Vec<Digest>,
+}
+
+/// An entry that has another place or name.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MovedItem {
+    /// The entry.
+    pub id: EntryId,
+    /// The collection it is in now.
+    pub parent: EntryId,
+    /// Its name now.
+    pub name: String,
+    /// The entry that was removed to make room.
+    pub replaced: Option<EntryId>,
+}
+
+/// An entry that is gone.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RemovedItem {
+    /// The entry.
+    pub id: EntryId,
+    /// The versions it had.
+    pub versions: Vec<VersionId>,
+}
+
+/// A copy as it is after the change.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReplicaItem {
+    /// The version.
+    pub version: VersionId,
+    /// The store.
+    pub store: StoreId,
+    /// Its state.
+    pub state: ReplicaState,
+    /// Where it is on the store.
+    pub key: String,
+    /// What tells its content from the next.
+    #[serde(default)]
+    pub generation: Option<String>,
+    /// The version's root, if it became known with this.
+    #[serde(default)]
+    pub root: Option<RootHash>,
+}
+
+impl ReplicaItem {
+    pub(crate) fn new(replica: &Replica, root: Option<RootHash>) -> Self {
+        Self {
+            version: replica.version,
+            store: replica.store,
+            state: replica.state,
+            key: replica.key.clone(),
+            generation: replica.generation.clone(),
+            root,
+        }
+    }
+}
+
+/// A grant that was given, changed or taken back.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GrantItem {
+    /// On which entry.
+    pub entry: EntryId,
+    /// To whom.
+    pub subject: Subject,
+    /// What; nothing means that it was taken back.
+    pub permission: Option<Permission>,
+}
+
+/// What a record says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RecordChange {
+    /// The space was made.
+    SpaceCreated(SpaceBody),
+    /// The space has other settings.
+    SpaceChanged(SpaceBody),
+    /// The space is gone.
+    SpaceRemoved,
+    /// Collections were made.
+    EntriesCreated(Vec<CreatedItem>),
+    /// Objects have new versions.
+    ObjectsPublished(Vec<PublishedItem>),
+    /// Entries have other places or names.
+    EntriesMoved(Vec<MovedItem>),
+    /// Entries are gone.
+    EntriesRemoved(Vec<RemovedItem>),
+    /// Copies have other states.
+    ReplicasChanged(Vec<ReplicaItem>),
+    /// Grants are other ones.
+    GrantsChanged(Vec<GrantItem>),
+    /// A kind that this release does not know.
+    Unknown,
+}
+
+impl Record {
+    /// Decodes the body.
+    ///
+    /// # Errors
+    /// `Unsupported` for a newer form of a known kind, `Corrupt` for a body that is not of its form.
+    pub fn change(&self) -> Result<RecordChange> {
+        let change = match self.kind.as_str() {
+            kind::SPACE_CREATED => RecordChange::SpaceCreated(self.decode()?),
+            kind::SPACE_CHANGED => RecordChange::SpaceChanged(self.decode()?),
+            kind::SPACE_REMOVED => RecordChange::SpaceRemoved,
+            kind::ENTRIES_CREATED => RecordChange::EntriesCreated(self.items()?),
+            kind::OBJECTS_PUBLISHED => RecordChange::ObjectsPublished(self.items()?),
+            kind::ENTRIES_MOVED => RecordChange::EntriesMoved(self.items()?),
+            kind::ENTRIES_REMOVED => RecordChange::EntriesRemoved(self.items()?),
+            kind::REPLICAS_CHANGED => RecordChange::ReplicasChanged(self.items()?),
+            kind::GRANTS_CHANGED => RecordChange::GrantsChanged(self.items()?),
+            _ => RecordChange::Unknown,
+        };
+        Ok(change)
+    }
+
+    fn items<T: DeserializeOwned>(&self) -> Result<Vec<T>> {
+        self.decode::<Items<T>>().map(|body| body.items)
+    }
+
+    fn decode<T: DeserializeOwned>(&self) -> Result<T> {
+        let Record { kind, v, position, .. } = self;
+        if *v != 1 {
+            return Err(Error::unsupported(format!(
+                "record {position} of kind {kind} has the unknown form {v}"
+            )));
+        }
+        T::deserialize(&self.body).map_err(|error| {
+            Error::corrupt(format!("cannot read record {position} of kind {kind}")).with_source(error)
+        })
+    }
+}

@@ -1,0 +1,345 @@
+//! Collections and objects.
+
+use percale_core::digest::Digest;
+use percale_core::ids::{EntryId, SpaceId, VersionId};
+use percale_core::{ByteCount, Timestamp};
+
+use super::{Lock, with_locks};
+use crate::engine::{Row, Sql, Tx, Value, row, to_json};
+use crate::error::{Error, Result};
+use crate::model::{Content, Entry, EntryKind};
+use crate::rows::site::SpaceRow;
+
+/// A row of `entry`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct EntryRow {
+    pub sp: i64,
+    pub id: u64,
+    pub parent: u64,
+    pub name: String,
+    pub kind: EntryKind,
+    pub created: Timestamp,
+    pub modified: Timestamp,
+    pub content: Option<Content>,
+}
+
+impl EntryRow {
+    /// Makes a collection.
+    pub fn collection(sp: i64, id: u64, parent: u64, name: &str, now: Timestamp) -> Self {
+        Self {
+            sp,
+            id,
+            parent,
+            name: name.to_owned(),
+            kind: EntryKind::Collection,
+            created: now,
+            modified: now,
+            content: None,
+        }
+    }
+
+    pub fn is_collection(&self) -> bool {
+        self.kind == EntryKind::Collection
+    }
+
+    pub fn version(&self) -> Option<VersionId> {
+        self.content.as_ref().map(|content| content.version)
+    }
+
+    /// Makes what callers get.
+    pub fn to_entry(&self, space: SpaceId) -> Entry {
+        Entry {
+            space,
+            id: EntryId(self.id),
+            parent: EntryId(self.parent),
+            name: self.name.clone(),
+            kind: self.kind,
+            created: self.created,
+            modified: self.modified,
+            content: self.content.clone(),
+        }
+    }
+}
+
+macro_rules! columns {
+    () => {
+        "e.sp, e.id, e.parent, e.name, e.kind, e.created, e.modified, e.version, e.size, e.root, e.mtime, e.digests"
+    };
+}
+
+static BY_NAME: [Sql; 3] = with_locks!(
+    concat!("SELECT ", columns!(), " FROM entry e WHERE e.sp = $1 AND e.parent = $2 AND e.name = $3"),
+    concat!(
+        "SELECT ",
+        columns!(),
+        " FROM UNNEST($1::bigint[], $2::bigint[], $3::text[]) AS k(sp, parent, name) \
+         JOIN entry e ON e.sp = k.sp AND e.parent = k.parent AND e.name = k.name ORDER BY e.sp, e.id"
+    ),
+    "e"
+);
+
+static BY_ID: [Sql; 3] = with_locks!(
+    concat!("SELECT ", columns!(), " FROM entry e WHERE e.sp = $1 AND e.id = $2"),
+    concat!(
+        "SELECT ",
+        columns!(),
+        " FROM UNNEST($1::bigint[], $2::bigint[]) AS k(sp, id) \
+         JOIN entry e ON e.sp = k.sp AND e.id = k.id ORDER BY e.sp, e.id"
+    ),
+    "e"
+);
+
+static ANCESTORS: Sql = Sql::each(
+    concat!(
+        "WITH RECURSIVE up(sp, id) AS (SELECT $1, $2 \
+         UNION SELECT e.sp, e.parent FROM up JOIN entry e ON e.sp = up.sp AND e.id = up.id) SELECT ",
+        columns!(),
+        " FROM up JOIN entry e ON e.sp = up.sp AND e.id = up.id"
+    ),
+    concat!(
+        "WITH RECURSIVE up(sp, id) AS (\
+         SELECT k.sp, k.id FROM UNNEST($1::bigint[], $2::bigint[]) AS k(sp, id) \
+         UNION SELECT e.sp, e.parent FROM up JOIN entry e ON e.sp = up.sp AND e.id = up.id) SELECT ",
+        columns!(),
+        " FROM up JOIN entry e ON e.sp = up.sp AND e.id = up.id"
+    ),
+);
+
+static CHILDREN: [Sql; 3] = with_locks!(
+    concat!(
+        "SELECT ",
+        columns!(),
+        " FROM entry e WHERE e.sp = $1 AND e.parent = $2 AND e.name > $3 ORDER BY e.name LIMIT $4"
+    ),
+    concat!(
+        "SELECT ",
+        columns!(),
+        " FROM entry e WHERE e.sp = $1 AND e.parent = $2 AND e.name > $3 ORDER BY e.name LIMIT $4"
+    ),
+    "e"
+);
+
+static HAS_CHILDREN: Sql = Sql::both("SELECT id FROM entry WHERE sp = $1 AND parent = $2 LIMIT 1");
+
+static SUBTREE: Sql = Sql::both(
+    "WITH RECURSIVE down(sp, id) AS (SELECT sp, id FROM entry WHERE sp = $1 AND id = $2 \
+     UNION ALL SELECT e.sp, e.id FROM down JOIN entry e ON e.sp = down.sp AND e.parent = down.id) \
+     SELECT id FROM down LIMIT $3",
+);
+
+static INSERT: Sql = Sql::each(
+    "INSERT INTO entry (sp, id, parent, name, kind, created, modified, version, size, root, mtime, digests) \
+     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)",
+    "INSERT INTO entry (sp, id, parent, name, kind, created, modified, version, size, root, mtime, digests) \
+     SELECT * FROM UNNEST($1::bigint[], $2::bigint[], $3::bigint[], $4::text[], $5::bigint[], $6::bigint[], \
+     $7::bigint[], $8::bigint[], $9::bigint[], $10::bytea[], $11::bigint[], $12::text[])",
+);
+
+static UPDATE: Sql = Sql::each(
+    "UPDATE entry SET parent = $1, name = $2, modified = $3, version = $4, size = $5, root = $6, mtime = $7, \
+     digests = $8 WHERE sp = $9 AND id = $10",
+    "UPDATE entry e SET parent = k.parent, name = k.name, modified = k.modified, version = k.version, \
+     size = k.size, root = k.root, mtime = k.mtime, digests = k.digests FROM UNNEST($1::bigint[], $2::text[], \
+     $3::bigint[], $4::bigint[], $5::bigint[], $6::bytea[], $7::bigint[], $8::text[], $9::bigint[], \
+     $10::bigint[]) AS k(parent, name, modified, version, size, root, mtime, digests, sp, id) \
+     WHERE e.sp = k.sp AND e.id = k.id",
+);
+
+static DELETE: Sql = Sql::each(
+    "DELETE FROM entry WHERE sp = $1 AND id = $2",
+    "DELETE FROM entry e USING UNNEST($1::bigint[], $2::bigint[]) AS k(sp, id) \
+     WHERE e.sp = k.sp AND e.id = k.id",
+);
+
+static DELETE_ALL: Sql = Sql::both("DELETE FROM entry WHERE sp = $1");
+
+/// The path from a space's root as far as it exists, with the space and the grants at each step, in one statement.
+static RESOLVE: Sql = Sql::each(
+    concat!(
+        "WITH RECURSIVE walk(depth, sp, id) AS (SELECT 0, s.sp, 1 FROM space s WHERE s.name = $1 \
+         UNION ALL SELECT w.depth + 1, w.sp, e.id FROM walk w JOIN entry e ON e.sp = w.sp AND e.parent = w.id \
+         AND e.name = json_extract($2, '$[' || w.depth || ']')) SELECT ",
+        columns!(),
+        ", g.subject, g.permission, ",
+        super::site::space_columns!(),
+        " FROM walk w JOIN space s ON s.sp = w.sp JOIN entry e ON e.sp = w.sp AND e.id = w.id \
+         LEFT JOIN grants g ON g.sp = w.sp AND g.entry = w.id ORDER BY w.depth"
+    ),
+    concat!(
+        "WITH RECURSIVE walk(depth, sp, id) AS (SELECT 0, s.sp, 1::bigint FROM space s WHERE s.name = $1 \
+         UNION ALL SELECT w.depth + 1, w.sp, e.id FROM walk w JOIN entry e ON e.sp = w.sp AND e.parent = w.id \
+         AND e.name = ($2::text[])[w.depth + 1]) SELECT ",
+        columns!(),
+        ", g.subject, g.permission, ",
+        super::site::space_columns!(),
+        " FROM walk w JOIN space s ON s.sp = w.sp JOIN entry e ON e.sp = w.sp AND e.id = w.id \
+         LEFT JOIN grants g ON g.sp = w.sp AND g.entry = w.id ORDER BY w.depth"
+    ),
+);
+
+/// One step of a resolved path, once for each grant on it.
+#[derive(Debug)]
+pub(crate) struct Step {
+    pub entry: EntryRow,
+    pub grant: Option<(percale_core::access::Subject, percale_core::access::Permission)>,
+    pub space: SpaceRow,
+}
+
+pub(crate) fn decode(row: &mut Row) -> Result<EntryRow> {
+    let sp = row.int()?;
+    let id = row.number()?;
+    let parent = row.number()?;
+    let name = row.text()?;
+    let kind = match row.int()? {
+        1 => EntryKind::Collection,
+        2 => EntryKind::Object,
+        other => return Err(Error::corrupt(format!("entry {id} has the unknown kind {other}"))),
+    };
+    let created = row.time()?;
+    let modified = row.time()?;
+    let version = row.opt_number()?;
+    let size = row.opt_number()?;
+    let root = row.opt_root()?;
+    let mtime = row.opt_time()?;
+    let digests: Option<Vec<Digest>> = row.opt_json()?;
+    let content = match (version, size) {
+        (Some(version), Some(size)) => Some(Content {
+            version: VersionId(version),
+            size: ByteCount(size),
+            root,
+            mtime,
+            digests: digests.unwrap_or_default(),
+        }),
+        _ => None,
+    };
+    Ok(EntryRow { sp, id, parent, name, kind, created, modified, content })
+}
+
+fn decode_all(rows: Vec<Row>) -> Result<Vec<EntryRow>> {
+    rows.into_iter().map(|mut row| decode(&mut row)).collect()
+}
+
+/// Looks up entries by collection and name; those that are not there are missing in the answer.
+pub(crate) async fn by_names<T: Tx>(
+    tx: &T,
+    keys: Vec<(i64, u64, String)>,
+    lock: Lock,
+) -> Result<Vec<EntryRow>> {
+    let params = keys.into_iter().map(|(sp, parent, name)| row![sp, parent, name]).collect();
+    decode_all(tx.many(lock.pick(&BY_NAME), params).await?)
+}
+
+/// Looks up entries by id.
+pub(crate) async fn by_ids<T: Tx>(tx: &T, keys: Vec<(i64, u64)>, lock: Lock) -> Result<Vec<EntryRow>> {
+    let params = keys.into_iter().map(|(sp, id)| row![sp, id]).collect();
+    decode_all(tx.many(lock.pick(&BY_ID), params).await?)
+}
+
+/// Returns the entries and all collections above them, in no order, each at least once.
+pub(crate) async fn with_ancestors<T: Tx>(tx: &T, keys: Vec<(i64, u64)>) -> Result<Vec<EntryRow>> {
+    let params = keys.into_iter().map(|(sp, id)| row![sp, id]).collect();
+    decode_all(tx.many(&ANCESTORS, params).await?)
+}
+
+/// Returns entries of a collection whose names are greater than `after`, by name.
+pub(crate) async fn children<T: Tx>(
+    tx: &T,
+    (sp, parent): (i64, u64),
+    after: &str,
+    limit: usize,
+    lock: Lock,
+) -> Result<Vec<EntryRow>> {
+    decode_all(tx.query(lock.pick(&CHILDREN), row![sp, parent, after, limit]).await?)
+}
+
+/// Tells whether a collection has entries.
+pub(crate) async fn has_children<T: Tx>(tx: &T, sp: i64, parent: u64) -> Result<bool> {
+    Ok(!tx.query(&HAS_CHILDREN, row![sp, parent]).await?.is_empty())
+}
+
+/// Returns the ids of an entry and everything below it, at most `limit`.
+pub(crate) async fn subtree<T: Tx>(tx: &T, sp: i64, id: u64, limit: usize) -> Result<Vec<u64>> {
+    let rows = tx.query(&SUBTREE, row![sp, id, limit]).await?;
+    rows.into_iter().map(|mut row| row.number()).collect()
+}
+
+/// Resolves a path in one statement.
+pub(crate) async fn resolve<T: Tx>(tx: &T, space: &str, names: Vec<String>) -> Result<Vec<Step>> {
+    let rows = tx.query(&RESOLVE, vec![Value::from(space), Value::Texts(names)]).await?;
+    let mut steps = Vec::with_capacity(rows.len());
+    for mut row in rows {
+        let entry = decode(&mut row)?;
+        let subject = row.opt_text()?;
+        let permission = row.opt_text()?;
+        let grant = match (subject, permission) {
+            (Some(subject), Some(permission)) => Some(super::grant::decode(&subject, &permission)?),
+            _ => None,
+        };
+        let space = super::site::decode_space(&mut row)?;
+        steps.push(Step { entry, grant, space });
+    }
+    Ok(steps)
+}
+
+fn digests(content: Option<&Content>) -> Result<Option<String>> {
+    match content {
+        Some(content) if !content.digests.is_empty() => to_json(&content.digests).map(Some),
+        _ => Ok(None),
+    }
+}
+
+/// Writes new entries.
+pub(crate) async fn insert<T: Tx>(tx: &T, rows: &[&EntryRow]) -> Result<()> {
+    let mut params = Vec::with_capacity(rows.len());
+    for entry in rows {
+        let content = entry.content.as_ref();
+        let kind = if entry.is_collection() { 1i64 } else { 2 };
+        params.push(row![
+            entry.sp,
+            entry.id,
+            entry.parent,
+            entry.name.as_str(),
+            kind,
+            entry.created,
+            entry.modified,
+            content.map(|content| content.version),
+            content.map(|content| content.size),
+            content.and_then(|content| content.root),
+            content.and_then(|content| content.mtime),
+            digests(content)?,
+        ]);
+    }
+    tx.execute_many(&INSERT, params).await.map(drop)
+}
+
+/// Writes changed entries, which must be there.
+pub(crate) async fn update<T: Tx>(tx: &T, rows: &[&EntryRow]) -> Result<u64> {
+    let mut params = Vec::with_capacity(rows.len());
+    for entry in rows {
+        let content = entry.content.as_ref();
+        params.push(row![
+            entry.parent,
+            entry.name.as_str(),
+            entry.modified,
+            content.map(|content| content.version),
+            content.map(|content| content.size),
+            content.and_then(|content| content.root),
+            content.and_then(|content| content.mtime),
+            digests(content)?,
+            entry.sp,
+            entry.id,
+        ]);
+    }
+    tx.execute_many(&UPDATE, params).await
+}
+
+/// Deletes entries.
+pub(crate) async fn delete<T: Tx>(tx: &T, keys: Vec<(i64, u64)>) -> Result<u64> {
+    let params = keys.into_iter().map(|(sp, id)| row![sp, id]).collect();
+    tx.execute_many(&DELETE, params).await
+}
+
+/// Deletes all entries of a space.
+pub(crate) async fn delete_all<T: Tx>(tx: &T, sp: i64) -> Result<u64> {
+    tx.execute(&DELETE_ALL, row![sp]).await
+}

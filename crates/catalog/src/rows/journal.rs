@@ -1,0 +1,82 @@
+//! The journal.
+
+use percale_core::{Position, Timestamp};
+use serde_json::Value as Json;
+
+use crate::engine::{Sql, Tx, row, to_json};
+use crate::error::Result;
+use crate::model::Record;
+
+/// A record that is to be written, without its number.
+#[derive(Debug, Clone)]
+pub(crate) struct NewRecord {
+    pub actor: String,
+    pub kind: &'static str,
+    pub v: u32,
+    pub body: Json,
+}
+
+static INSERT: Sql = Sql::each(
+    "INSERT INTO journal (sp, seq, term, at, actor, kind, v, body) VALUES ($1, $2, $3, $4, $5, $6, $7, $8)",
+    "INSERT INTO journal (sp, seq, term, at, actor, kind, v, body) SELECT * FROM UNNEST($1::bigint[], \
+     $2::bigint[], $3::bigint[], $4::bigint[], $5::text[], $6::text[], $7::bigint[], $8::text[])",
+);
+static READ: Sql = Sql::both(
+    "SELECT seq, term, at, actor, kind, v, body FROM journal WHERE sp = $1 AND seq > $2 ORDER BY seq LIMIT $3",
+);
+static FIRST: Sql = Sql::both("SELECT seq FROM journal WHERE sp = $1 ORDER BY seq LIMIT 1");
+/// Stops at the first record that is young, since times are not quite in the order of numbers.
+static PRUNE: Sql = Sql::both(
+    "DELETE FROM journal WHERE sp = $1 AND seq <= $2 AND seq < COALESCE((SELECT j.seq FROM journal j \
+     WHERE j.sp = $1 AND j.at >= $3 ORDER BY j.seq LIMIT 1), 9223372036854775807)",
+);
+
+/// Writes records of a space from number `first` on.
+pub(crate) async fn append<T: Tx>(
+    tx: &T,
+    (sp, term, first): (i64, u32, u64),
+    at: Timestamp,
+    records: &[NewRecord],
+) -> Result<()> {
+    let mut params = Vec::with_capacity(records.len());
+    for (seq, record) in (first..).zip(records) {
+        let NewRecord { actor, kind, v, body } = record;
+        params.push(row![sp, seq, term, at, actor.as_str(), *kind, *v, to_json(body)?]);
+    }
+    tx.execute_many(&INSERT, params).await.map(drop)
+}
+
+/// Reads records behind `after`.
+pub(crate) async fn read<T: Tx>(
+    tx: &T,
+    sp: i64,
+    space: percale_core::ids::SpaceId,
+    after: u64,
+    limit: usize,
+) -> Result<Vec<Record>> {
+    let rows = tx.query(&READ, row![sp, after, limit]).await?;
+    let mut records = Vec::with_capacity(rows.len());
+    for mut row in rows {
+        let seq = row.number()?;
+        let term = row.small()?;
+        records.push(Record {
+            position: Position { space, term, seq },
+            at: row.time()?,
+            actor: row.text()?,
+            kind: row.text()?,
+            v: row.small()?,
+            body: row.json()?,
+        });
+    }
+    Ok(records)
+}
+
+/// Returns the number of the first record that is kept.
+pub(crate) async fn first<T: Tx>(tx: &T, sp: i64) -> Result<Option<u64>> {
+    tx.query(&FIRST, row![sp]).await?.first_mut().map(|row| row.number()).transpose()
+}
+
+/// Deletes records up to a number that are older than a time.
+pub(crate) async fn prune<T: Tx>(tx: &T, sp: i64, up_to: u64, before: Timestamp) -> Result<u64> {
+    tx.execute(&PRUNE, row![sp, up_to, before]).await
+}

@@ -1,0 +1,270 @@
+//! Copies of versions, versions that are history, and garbage.
+
+use percale_core::ids::{SpaceId, StoreId, VersionId};
+use percale_core::state::ReplicaState;
+use percale_core::tree::RootHash;
+use percale_core::{ByteCount, Timestamp};
+
+use crate::engine::{Row, Sql, Tx, row};
+use crate::error::Result;
+use crate::model::{Garbage, Replica, StoredReplica};
+
+/// A row of `replica`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ReplicaRow {
+    pub sp: i64,
+    pub st: i64,
+    pub entry: u64,
+    pub replica: Replica,
+}
+
+macro_rules! columns {
+    () => {
+        "r.sp, r.version, r.st, s.id, r.entry, r.key, r.state, r.generation, r.checked"
+    };
+}
+
+fn decode(row: &mut Row) -> Result<ReplicaRow> {
+    let sp = row.int()?;
+    let version = VersionId(row.number()?);
+    let st = row.int()?;
+    let store = StoreId(row.uuid()?);
+    let entry = row.number()?;
+    let key = row.text()?;
+    let state: ReplicaState = row.parse()?;
+    let generation = row.opt_text()?;
+    let checked = row.opt_time()?;
+    Ok(ReplicaRow { sp, st, entry, replica: Replica { version, store, key, state, generation, checked } })
+}
+
+static OF_VERSIONS: Sql = Sql::each(
+    concat!(
+        "SELECT ",
+        columns!(),
+        " FROM replica r JOIN store s ON s.st = r.st WHERE r.sp = $1 AND r.version = $2 ORDER BY r.st"
+    ),
+    concat!(
+        "SELECT ",
+        columns!(),
+        " FROM UNNEST($1::bigint[], $2::bigint[]) AS k(sp, version) \
+         JOIN replica r ON r.sp = k.sp AND r.version = k.version JOIN store s ON s.st = r.st \
+         ORDER BY r.sp, r.version, r.st"
+    ),
+);
+
+static INSERT: Sql = Sql::each(
+    "INSERT INTO replica (sp, version, st, entry, key, state, generation, checked) \
+     VALUES ($1, $2, $3, $4, $5, $6, $7, $8)",
+    "INSERT INTO replica (sp, version, st, entry, key, state, generation, checked) \
+     SELECT * FROM UNNEST($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::text[], $6::text[], \
+     $7::text[], $8::bigint[])",
+);
+
+static UPDATE: Sql = Sql::each(
+    "UPDATE replica SET state = $1, generation = $2, checked = $3 WHERE sp = $4 AND version = $5 AND st = $6",
+    "UPDATE replica r SET state = k.state, generation = k.generation, checked = k.checked \
+     FROM UNNEST($1::text[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[]) \
+     AS k(state, generation, checked, sp, version, st) \
+     WHERE r.sp = k.sp AND r.version = k.version AND r.st = k.st",
+);
+
+static DELETE: Sql = Sql::each(
+    "DELETE FROM replica WHERE sp = $1 AND version = $2 AND st = $3",
+    "DELETE FROM replica r USING UNNEST($1::bigint[], $2::bigint[], $3::bigint[]) AS k(sp, version, st) \
+     WHERE r.sp = k.sp AND r.version = k.version AND r.st = k.st",
+);
+
+static ON_STORE: Sql = Sql::both(concat!(
+    "SELECT ",
+    columns!(),
+    ", p.id, COALESCE(e.size, v.size), CASE WHEN e.id IS NULL THEN v.root ELSE e.root END, e.id \
+     FROM replica r JOIN store s ON s.st = r.st JOIN space p ON p.sp = r.sp \
+     LEFT JOIN entry e ON e.sp = r.sp AND e.id = r.entry AND e.version = r.version \
+     LEFT JOIN version v ON v.sp = r.sp AND v.id = r.version \
+     WHERE s.id = $1 AND r.key > $2 ORDER BY r.key LIMIT $3"
+));
+
+/// Returns the copies of these versions.
+pub(crate) async fn of_versions<T: Tx>(tx: &T, keys: Vec<(i64, VersionId)>) -> Result<Vec<ReplicaRow>> {
+    let params = keys.into_iter().map(|(sp, version)| row![sp, version]).collect();
+    tx.many(&OF_VERSIONS, params).await?.into_iter().map(|mut row| decode(&mut row)).collect()
+}
+
+/// Writes new copies.
+pub(crate) async fn insert<T: Tx>(tx: &T, rows: &[&ReplicaRow]) -> Result<()> {
+    let params = rows.iter().map(|row| {
+        let ReplicaRow { sp, st, entry, replica } = row;
+        row![
+            *sp,
+            replica.version,
+            *st,
+            *entry,
+            replica.key.as_str(),
+            replica.state.as_str(),
+            replica.generation.clone(),
+            replica.checked,
+        ]
+    });
+    tx.execute_many(&INSERT, params.collect()).await.map(drop)
+}
+
+/// Writes the state, generation and time of copies that are there.
+pub(crate) async fn update<T: Tx>(tx: &T, rows: &[&ReplicaRow]) -> Result<()> {
+    let params = rows.iter().map(|row| {
+        let ReplicaRow { sp, st, replica, .. } = row;
+        row![replica.state.as_str(), replica.generation.clone(), replica.checked, *sp, replica.version, *st]
+    });
+    tx.execute_many(&UPDATE, params.collect()).await.map(drop)
+}
+
+/// Deletes copies, by space, version and store.
+pub(crate) async fn delete<T: Tx>(tx: &T, keys: Vec<(i64, VersionId, i64)>) -> Result<()> {
+    let params = keys.into_iter().map(|(sp, version, st)| row![sp, version, st]).collect();
+    tx.execute_many(&DELETE, params).await.map(drop)
+}
+
+/// Returns the copies on a store whose keys are greater than `after`, by key.
+pub(crate) async fn on_store<T: Tx>(
+    tx: &T,
+    store: StoreId,
+    after: &str,
+    limit: usize,
+) -> Result<Vec<StoredReplica>> {
+    let rows = tx.query(&ON_STORE, row![store, after, limit]).await?;
+    let mut found = Vec::with_capacity(rows.len());
+    for mut row in rows {
+        let replica = decode(&mut row)?.replica;
+        let space = SpaceId(row.uuid()?);
+        let size = ByteCount(row.opt_number()?.unwrap_or_default());
+        let root = row.opt_root()?;
+        let is_current = row.opt_number()?.is_some();
+        found.push(StoredReplica { space, replica, size, root, is_current });
+    }
+    Ok(found)
+}
+
+/// A row of `version`: one that is not current any more.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct VersionRow {
+    pub sp: i64,
+    pub id: VersionId,
+    pub entry: u64,
+    pub size: ByteCount,
+    pub root: Option<RootHash>,
+    pub created: Timestamp,
+    pub superseded: Timestamp,
+}
+
+static VERSION: Sql =
+    Sql::both("SELECT sp, id, entry, size, root, created, superseded FROM version WHERE sp = $1 AND id = $2");
+static INSERT_VERSION: Sql = Sql::each(
+    "INSERT INTO version (sp, id, entry, size, root, created, superseded) VALUES ($1, $2, $3, $4, $5, $6, $7)",
+    "INSERT INTO version (sp, id, entry, size, root, created, superseded) SELECT * FROM UNNEST($1::bigint[], \
+     $2::bigint[], $3::bigint[], $4::bigint[], $5::bytea[], $6::bigint[], $7::bigint[])",
+);
+static SET_VERSION_ROOT: Sql =
+    Sql::both("UPDATE version SET root = $1 WHERE sp = $2 AND id = $3 AND root IS NULL");
+/// A version is remembered only as long as bytes of it are.
+static FORGET_VERSIONS: Sql = Sql::each(
+    "DELETE FROM version WHERE sp = $1 AND id = $2 \
+     AND NOT EXISTS (SELECT 1 FROM replica r WHERE r.sp = version.sp AND r.version = version.id) \
+     AND NOT EXISTS (SELECT 1 FROM garbage g WHERE g.sp = version.sp AND g.version = version.id)",
+    "DELETE FROM version v USING UNNEST($1::bigint[], $2::bigint[]) AS k(sp, id) \
+     WHERE v.sp = k.sp AND v.id = k.id \
+     AND NOT EXISTS (SELECT 1 FROM replica r WHERE r.sp = v.sp AND r.version = v.id) \
+     AND NOT EXISTS (SELECT 1 FROM garbage g WHERE g.sp = v.sp AND g.version = v.id)",
+);
+
+/// Returns a version that is not current any more.
+pub(crate) async fn version<T: Tx>(tx: &T, sp: i64, id: VersionId) -> Result<Option<VersionRow>> {
+    let Some(mut row) = tx.query(&VERSION, row![sp, id]).await?.pop() else { return Ok(None) };
+    Ok(Some(VersionRow {
+        sp: row.int()?,
+        id: VersionId(row.number()?),
+        entry: row.number()?,
+        size: ByteCount(row.number()?),
+        root: row.opt_root()?,
+        created: row.time()?,
+        superseded: row.time()?,
+    }))
+}
+
+/// Writes versions that are not current any more.
+pub(crate) async fn insert_versions<T: Tx>(tx: &T, rows: &[VersionRow]) -> Result<()> {
+    let params = rows.iter().map(|version| {
+        let VersionRow { sp, id, entry, size, root, created, superseded } = version;
+        row![*sp, *id, *entry, *size, *root, *created, *superseded]
+    });
+    tx.execute_many(&INSERT_VERSION, params.collect()).await.map(drop)
+}
+
+/// Gives a version that is not current any more its root, if it has none.
+pub(crate) async fn set_version_root<T: Tx>(tx: &T, sp: i64, id: VersionId, root: RootHash) -> Result<u64> {
+    tx.execute(&SET_VERSION_ROOT, row![root, sp, id]).await
+}
+
+/// Deletes those of these versions of which no bytes are left.
+pub(crate) async fn forget_versions<T: Tx>(tx: &T, keys: Vec<(i64, VersionId)>) -> Result<()> {
+    let params = keys.into_iter().map(|(sp, id)| row![sp, id]).collect();
+    tx.execute_many(&FORGET_VERSIONS, params).await.map(drop)
+}
+
+/// A row of `garbage`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct GarbageRow {
+    pub st: i64,
+    pub key: String,
+    pub sp: i64,
+    pub version: VersionId,
+    pub since: Timestamp,
+}
+
+static GARBAGE: Sql = Sql::both(
+    "SELECT g.key, p.id, g.version, g.since FROM garbage g JOIN store s ON s.st = g.st \
+     JOIN space p ON p.sp = g.sp WHERE s.id = $1 ORDER BY g.st, g.since LIMIT $2",
+);
+static INSERT_GARBAGE: Sql = Sql::each(
+    "INSERT INTO garbage (st, key, sp, version, since) VALUES ($1, $2, $3, $4, $5)",
+    "INSERT INTO garbage (st, key, sp, version, since) \
+     SELECT * FROM UNNEST($1::bigint[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[])",
+);
+static COLLECTED: Sql = Sql::each(
+    "DELETE FROM garbage WHERE st = $1 AND key = $2 RETURNING sp, version",
+    "DELETE FROM garbage g USING UNNEST($1::bigint[], $2::text[]) AS k(st, key) \
+     WHERE g.st = k.st AND g.key = k.key RETURNING g.sp, g.version",
+);
+static SPACE_HAS_BYTES: Sql = Sql::both(
+    "SELECT sp FROM space WHERE sp = $1 AND (EXISTS (SELECT 1 FROM replica WHERE sp = $1) \
+     OR EXISTS (SELECT 1 FROM garbage WHERE sp = $1) OR EXISTS (SELECT 1 FROM intent WHERE sp = $1))",
+);
+
+/// Returns garbage of a store, the oldest first.
+pub(crate) async fn garbage<T: Tx>(tx: &T, store: StoreId, limit: usize) -> Result<Vec<Garbage>> {
+    let rows = tx.query(&GARBAGE, row![store, limit]).await?;
+    let mut found = Vec::with_capacity(rows.len());
+    for mut row in rows {
+        let key = row.text()?;
+        let space = SpaceId(row.uuid()?);
+        let version = VersionId(row.number()?);
+        found.push(Garbage { store, key, space, version, since: row.time()? });
+    }
+    Ok(found)
+}
+
+/// Writes new garbage.
+pub(crate) async fn insert_garbage<T: Tx>(tx: &T, rows: &[GarbageRow]) -> Result<()> {
+    let params = rows.iter().map(|row| row![row.st, row.key.as_str(), row.sp, row.version, row.since]);
+    tx.execute_many(&INSERT_GARBAGE, params.collect()).await.map(drop)
+}
+
+/// Deletes garbage, by store and key, and returns the versions it was.
+pub(crate) async fn collected<T: Tx>(tx: &T, keys: Vec<(i64, String)>) -> Result<Vec<(i64, VersionId)>> {
+    let params = keys.into_iter().map(|(st, key)| row![st, key]).collect();
+    let rows = tx.many(&COLLECTED, params).await?;
+    rows.into_iter().map(|mut row| Ok((row.int()?, VersionId(row.number()?)))).collect()
+}
+
+/// Tells whether bytes of a space are left anywhere.
+pub(crate) async fn space_has_bytes<T: Tx>(tx: &T, sp: i64) -> Result<bool> {
+    Ok(!tx.query(&SPACE_HAS_BYTES, row![sp]).await?.is_empty())
+}

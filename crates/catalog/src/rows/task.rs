@@ -1,0 +1,290 @@
+//! Tasks, their items and events.
+
+use percale_core::Timestamp;
+use percale_core::access::Caller;
+use percale_core::ids::{LeaseId, TaskId};
+use percale_core::state::TaskState;
+use serde::{Deserialize, Serialize};
+use serde_json::Value as Json;
+
+use super::{Lock, with_locks};
+use crate::engine::{Row, Sql, Tx, Value, row, to_json};
+use crate::error::Result;
+use crate::model::{Task, TaskEvent, TaskItem};
+
+/// The body of `task.spec`: what was submitted and by whom. `v` is the form.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct SpecBody {
+    /// 1.
+    pub v: u32,
+    /// On whose behalf.
+    pub caller: Caller,
+    /// What exactly.
+    pub spec: Json,
+}
+
+macro_rules! columns {
+    () => {
+        "t.id, t.kind, t.state, t.spec, t.cursor, t.progress, t.fault, t.lease, t.attempt, t.not_before, \
+         t.deadline, t.created, t.changed"
+    };
+}
+
+static BY_ID: [Sql; 3] = with_locks!(
+    concat!("SELECT ", columns!(), " FROM task t WHERE t.id = $1"),
+    concat!("SELECT ", columns!(), " FROM task t WHERE t.id = $1"),
+    "t"
+);
+static BY_KEY: Sql =
+    Sql::both(concat!("SELECT ", columns!(), " FROM task t WHERE t.owner = $1 AND t.idempotency_key = $2"));
+static LIST: Sql = Sql::each(
+    concat!(
+        "SELECT ",
+        columns!(),
+        " FROM task t WHERE ($1 IS NULL OR t.owner = $1) AND ($2 IS NULL OR t.id < $2) \
+         AND ($3 IS NULL OR t.kind = $3) AND ($4 IS NULL OR t.state IN (SELECT value FROM json_each($4))) \
+         ORDER BY t.id DESC LIMIT $5"
+    ),
+    concat!(
+        "SELECT ",
+        columns!(),
+        " FROM task t WHERE ($1::text IS NULL OR t.owner = $1) AND ($2::uuid IS NULL OR t.id < $2) \
+         AND ($3::text IS NULL OR t.kind = $3) AND ($4::text[] IS NULL OR t.state = ANY($4)) \
+         ORDER BY t.id DESC LIMIT $5"
+    ),
+);
+static NEXT: Sql = Sql::each(
+    concat!(
+        "SELECT ",
+        columns!(),
+        " FROM task t WHERE t.state = 'queued' AND t.not_before <= $1 \
+         AND ($2 IS NULL OR t.kind IN (SELECT value FROM json_each($2))) ORDER BY t.not_before, t.id LIMIT 1"
+    ),
+    concat!(
+        "SELECT ",
+        columns!(),
+        " FROM task t WHERE t.state = 'queued' AND t.not_before <= $1 \
+         AND ($2::text[] IS NULL OR t.kind = ANY($2)) ORDER BY t.not_before, t.id LIMIT 1 \
+         FOR UPDATE SKIP LOCKED"
+    ),
+);
+static UNDER_LEASE: Sql = Sql::each(
+    concat!("SELECT ", columns!(), " FROM task t WHERE t.lease = $1 AND t.state = 'running' ORDER BY t.id"),
+    concat!(
+        "SELECT ",
+        columns!(),
+        " FROM task t WHERE t.lease = $1 AND t.state = 'running' ORDER BY t.id FOR UPDATE"
+    ),
+);
+static INSERT: Sql = Sql::both(
+    "INSERT INTO task (id, kind, state, owner, spec, progress, attempt, not_before, deadline, created, changed, \
+     idempotency_key) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)",
+);
+static UPDATE: Sql = Sql::both(
+    "UPDATE task SET state = $1, cursor = $2, progress = $3, fault = $4, lease = $5, attempt = $6, \
+     not_before = $7, changed = $8 WHERE id = $9",
+);
+static PRUNE: Sql = Sql::both(
+    "DELETE FROM task WHERE changed < $1 AND state IN ('succeeded', 'partial', 'failed', 'cancelled')",
+);
+static PRUNE_ITEMS: Sql = Sql::both("DELETE FROM task_item WHERE task NOT IN (SELECT id FROM task)");
+static PRUNE_EVENTS: Sql = Sql::both("DELETE FROM task_event WHERE task NOT IN (SELECT id FROM task)");
+
+static ITEM_COUNT: Sql = Sql::each(
+    "SELECT COALESCE(MAX(number), 0) FROM task_item WHERE task = $1",
+    "SELECT COALESCE(MAX(number), 0)::bigint FROM task_item WHERE task = $1",
+);
+static INSERT_ITEMS: Sql = Sql::each(
+    "INSERT INTO task_item (task, number, path, outcome, code, detail) VALUES ($1, $2, $3, $4, $5, $6)",
+    "INSERT INTO task_item (task, number, path, outcome, code, detail) SELECT * FROM UNNEST($1::uuid[], \
+     $2::bigint[], $3::text[], $4::text[], $5::text[], $6::text[])",
+);
+static ITEMS: Sql = Sql::both(
+    "SELECT number, path, outcome, code, detail FROM task_item WHERE task = $1 AND number > $2 \
+     ORDER BY number LIMIT $3",
+);
+static FORGET_ITEMS: Sql = Sql::both("DELETE FROM task_item WHERE task = $1");
+static INSERT_EVENT: Sql = Sql::each(
+    "INSERT INTO task_event (task, number, at, kind, detail) \
+     SELECT $1, COALESCE(MAX(number), 0) + 1, $2, $3, $4 FROM task_event WHERE task = $1",
+    "INSERT INTO task_event (task, number, at, kind, detail) \
+     SELECT $1::uuid, COALESCE(MAX(number), 0) + 1, $2::bigint, $3::text, $4::text FROM task_event \
+     WHERE task = $1::uuid",
+);
+static EVENTS: Sql = Sql::both(
+    "SELECT number, at, kind, detail FROM task_event WHERE task = $1 AND number > $2 ORDER BY number LIMIT 10000",
+);
+
+fn decode(row: &mut Row) -> Result<Task> {
+    let id = TaskId(row.uuid()?);
+    let kind = row.text()?;
+    let state: TaskState = row.parse()?;
+    let SpecBody { caller, spec, .. } = row.json()?;
+    Ok(Task {
+        id,
+        kind,
+        state,
+        caller,
+        spec,
+        cursor: row.opt_json()?,
+        progress: row.json()?,
+        fault: row.opt_json()?,
+        lease: row.opt_uuid()?.map(LeaseId),
+        attempt: row.small()?,
+        not_before: row.time()?,
+        deadline: row.opt_time()?,
+        created: row.time()?,
+        changed: row.time()?,
+    })
+}
+
+fn decode_all(rows: Vec<Row>) -> Result<Vec<Task>> {
+    rows.into_iter().map(|mut row| decode(&mut row)).collect()
+}
+
+/// Returns a task.
+pub(crate) async fn by_id<T: Tx>(tx: &T, id: TaskId, lock: Lock) -> Result<Option<Task>> {
+    Ok(decode_all(tx.query(lock.pick(&BY_ID), row![id]).await?)?.pop())
+}
+
+/// Returns the task that an owner submitted under a key.
+pub(crate) async fn by_key<T: Tx>(tx: &T, owner: &str, key: &str) -> Result<Option<Task>> {
+    Ok(decode_all(tx.query(&BY_KEY, row![owner, key]).await?)?.pop())
+}
+
+fn texts(words: Vec<String>) -> Value {
+    if words.is_empty() { Value::Null } else { Value::Texts(words) }
+}
+
+/// Returns tasks, the newest first.
+pub(crate) async fn list<T: Tx>(
+    tx: &T,
+    owner: Option<String>,
+    before: Option<TaskId>,
+    kind: Option<String>,
+    states: Vec<String>,
+    limit: usize,
+) -> Result<Vec<Task>> {
+    let mut params = row![owner, before, kind];
+    params.push(texts(states));
+    params.push(Value::from(limit));
+    decode_all(tx.query(&LIST, params).await?)
+}
+
+/// Returns the queued task that has waited longest, of these kinds or any.
+pub(crate) async fn next<T: Tx>(tx: &T, now: Timestamp, kinds: Vec<String>) -> Result<Option<Task>> {
+    Ok(decode_all(tx.query(&NEXT, vec![Value::from(now), texts(kinds)]).await?)?.pop())
+}
+
+/// Returns the running tasks of a lease.
+pub(crate) async fn under_lease<T: Tx>(tx: &T, lease: LeaseId) -> Result<Vec<Task>> {
+    decode_all(tx.query(&UNDER_LEASE, row![lease]).await?)
+}
+
+/// Writes a new task.
+pub(crate) async fn insert<T: Tx>(tx: &T, task: &Task, owner: &str, key: Option<&str>) -> Result<()> {
+    let spec = SpecBody { v: 1, caller: task.caller.clone(), spec: task.spec.clone() };
+    let params = row![
+        task.id,
+        task.kind.as_str(),
+        task.state.as_str(),
+        owner,
+        to_json(&spec)?,
+        to_json(&task.progress)?,
+        task.attempt,
+        task.not_before,
+        task.deadline,
+        task.created,
+        task.changed,
+        key,
+    ];
+    tx.execute(&INSERT, params).await.map(drop)
+}
+
+/// Writes a changed task.
+pub(crate) async fn update<T: Tx>(tx: &T, task: &Task) -> Result<()> {
+    let params = row![
+        task.state.as_str(),
+        task.cursor.as_ref().map(to_json).transpose()?,
+        to_json(&task.progress)?,
+        task.fault.as_ref().map(to_json).transpose()?,
+        task.lease,
+        task.attempt,
+        task.not_before,
+        task.changed,
+        task.id,
+    ];
+    tx.execute(&UPDATE, params).await.map(drop)
+}
+
+/// Deletes tasks that ended before a time, with what belongs to them.
+pub(crate) async fn prune<T: Tx>(tx: &T, before: Timestamp) -> Result<u64> {
+    let deleted = tx.execute(&PRUNE, row![before]).await?;
+    if deleted > 0 {
+        tx.execute(&PRUNE_ITEMS, row![]).await?;
+        tx.execute(&PRUNE_EVENTS, row![]).await?;
+    }
+    Ok(deleted)
+}
+
+/// Returns the number of the last item of a task.
+pub(crate) async fn item_count<T: Tx>(tx: &T, id: TaskId) -> Result<u64> {
+    match tx.query(&ITEM_COUNT, row![id]).await?.first_mut() {
+        Some(row) => row.number(),
+        None => Ok(0),
+    }
+}
+
+/// Writes items behind number `after`.
+pub(crate) async fn insert_items<T: Tx>(tx: &T, id: TaskId, after: u64, items: &[TaskItem]) -> Result<()> {
+    let params = (after + 1..).zip(items).map(|(number, item)| {
+        let code = item.code.map(|code| code.as_str());
+        row![id, number, item.path.as_str(), item.outcome.as_str(), code, item.detail.as_str()]
+    });
+    tx.execute_many(&INSERT_ITEMS, params.collect()).await.map(drop)
+}
+
+/// Returns items behind a number, each with its number.
+pub(crate) async fn items<T: Tx>(
+    tx: &T,
+    id: TaskId,
+    after: u64,
+    limit: usize,
+) -> Result<Vec<(u64, TaskItem)>> {
+    let rows = tx.query(&ITEMS, row![id, after, limit]).await?;
+    let mut items = Vec::with_capacity(rows.len());
+    for mut row in rows {
+        let number = row.number()?;
+        let path = row.text()?;
+        let outcome = row.text()?;
+        // A code of a newer release is left out rather than refused.
+        let code = row.opt_text()?.and_then(|code| code.parse().ok());
+        items.push((number, TaskItem { path, outcome, code, detail: row.text()? }));
+    }
+    Ok(items)
+}
+
+/// Deletes the items of a task.
+pub(crate) async fn forget_items<T: Tx>(tx: &T, id: TaskId) -> Result<()> {
+    tx.execute(&FORGET_ITEMS, row![id]).await.map(drop)
+}
+
+/// Notes that something happened to a task.
+pub(crate) async fn insert_event<T: Tx>(
+    tx: &T,
+    id: TaskId,
+    at: Timestamp,
+    kind: &str,
+    detail: &Json,
+) -> Result<()> {
+    tx.execute(&INSERT_EVENT, row![id, at, kind, to_json(detail)?]).await.map(drop)
+}
+
+/// Returns events behind a number.
+pub(crate) async fn events<T: Tx>(tx: &T, id: TaskId, after: u64) -> Result<Vec<TaskEvent>> {
+    let rows = tx.query(&EVENTS, row![id, after]).await?;
+    let decode = |mut row: Row| {
+        Ok(TaskEvent { number: row.number()?, at: row.time()?, kind: row.text()?, detail: row.json()? })
+    };
+    rows.into_iter().map(decode).collect()
+}
