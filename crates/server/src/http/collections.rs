@@ -4,7 +4,8 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, StatusCode, header};
 use percale_api::entries::{Entry, Move};
-use percale_catalog::RenameOptions;
+use percale_catalog::{Changed, EntryKind, RenameOptions};
+use percale_core::ErrorCode;
 use serde::Deserialize;
 use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
@@ -47,7 +48,18 @@ async fn create_collection(
     NamespacePath(path): NamespacePath,
     Query(query): Query<CreateQuery>,
 ) -> Result<Response> {
-    let changed = app.catalog.create_collection(&caller, &path, query.parents.0).await.on_path(&path)?;
+    let changed = match app.catalog.create_collection(&caller, &path, query.parents.0).await {
+        // Made before, by this caller or another: the wish holds, unless an object is in the way.
+        Err(error) if error.code() == ErrorCode::AlreadyExists => {
+            let entry = app.catalog.stat(&caller, &path).await.on_path(&path)?;
+            if entry.kind != EntryKind::Collection {
+                return Err(ApiError::from(error).with_path(&path));
+            }
+            let position = app.catalog.position(entry.space).await?;
+            Changed { entry, is_changed: false, position }
+        }
+        changed => changed.on_path(&path)?,
+    };
     let status = if changed.is_changed { StatusCode::CREATED } else { StatusCode::OK };
     Ok((status, position_header(changed.position), Json(describe(path, changed.entry))).into_response())
 }

@@ -1,0 +1,219 @@
+//! Spaces, collections, lists, moves, removals, over HTTP.
+
+mod common;
+
+use common::{Client, Server, send};
+use reqwest::Method;
+use serde_json::{Value, json};
+
+fn names(page: &Value) -> Vec<&str> {
+    page["items"].as_array().unwrap().iter().map(|item| item["path"].as_str().unwrap()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn stores_and_spaces_are_made_changed_and_removed() {
+    let server = Server::start().await;
+    let admin = &server.admin;
+    server.add_store("disk").await;
+    let store = admin.get("/v1/stores/disk").await.expect(200);
+    assert_eq!((&store["connector"], &store["state"]), (&json!("posix"), &json!("active")));
+    assert!(store["free_bytes"].as_u64().unwrap() > 0);
+    let taken = json!({"name": "disk", "connector": "memory", "config": {}});
+    admin.post("/v1/stores", taken).await.expect_problem("already_exists");
+    for (store, why) in [
+        (json!({"name": "A b", "connector": "posix", "config": {"root": "/x"}}), "name of a store"),
+        (json!({"name": "x", "connector": "tape", "config": {}}), "tape"),
+        (json!({"name": "x", "connector": "posix", "config": {}}), "root"),
+        (json!({"name": "x", "connector": "posix", "config": 7}), "object"),
+        (json!({"name": "x", "connector": "posix", "config": {"root": "/x", "rot": 1}}), "rot"),
+    ] {
+        let problem = admin.post("/v1/stores", store).await.expect_problem("invalid_request");
+        assert!(problem["detail"].as_str().unwrap().contains(why), "{problem}");
+    }
+    // What cannot be opened is not added.
+    let unusable = json!({"name": "x", "connector": "posix", "config": {"root": "/proc/none"}});
+    let refused = admin.post("/v1/stores", unusable).await;
+    assert!(
+        !refused.status.is_success() && refused.json()["detail"].as_str().unwrap().contains("add store x")
+    );
+    admin.get("/v1/stores/x").await.expect_problem("not_found");
+
+    let made =
+        admin.post("/v1/spaces", json!({"name": "climate", "owner": "user:alice", "store": "disk"})).await;
+    let space = made.expect(201);
+    assert_eq!(made.header("location"), "/v1/spaces/climate");
+    assert_eq!(
+        (&space["owner"], &space["store"], &space["scope"]),
+        (&json!("user:alice"), &json!("disk"), &json!("private"))
+    );
+    admin.post("/v1/spaces", json!({"name": "climate"})).await.expect_problem("already_exists");
+    admin.post("/v1/spaces", json!({"name": "x", "store": "none"})).await.expect_problem("invalid_request");
+    admin.post("/v1/spaces", json!({"name": "Not A Name"})).await.expect_problem("invalid_request");
+    admin.post("/v1/spaces", json!({"name": "x", "colour": 1})).await.expect_problem("invalid_request");
+    assert_eq!(
+        admin.patch("/v1/spaces/climate", json!({"scope": "public"})).await.expect(200)["scope"],
+        "public"
+    );
+    assert_eq!(names(&server.anonymous().get("/v1/list/").await.expect(200)), ["/climate"]);
+    server.anonymous().get("/v1/entries/climate").await.expect(200);
+
+    assert_eq!(
+        admin.patch("/v1/stores/disk", json!({"state": "draining"})).await.expect(200)["state"],
+        "draining"
+    );
+    admin.delete("/v1/spaces/climate").await.expect(204);
+    admin.get("/v1/spaces/climate").await.expect_problem("space_not_found");
+    admin.delete("/v1/stores/disk").await.expect(204);
+    assert_eq!(admin.get("/v1/stores").await.expect(200)["items"], json!([]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn collections_are_made_listed_moved_and_removed() {
+    let server = Server::with_space().await;
+    let alice = server.user("alice").await;
+    let made = alice.mkdir("/s/a").await;
+    assert_eq!(made.expect(201)["kind"], "collection");
+    assert!(made.header("percale-position").contains(".1."), "{:?}", made.headers);
+    alice.mkdir("/s/a").await.expect(200);
+    alice.mkdir("/s/x/y/z").await.expect_problem("not_found");
+    alice.mkdir("/s/x/y/z?parents").await.expect(201);
+    assert_eq!(names(&alice.get("/v1/list/s").await.expect(200)), ["/s/a", "/s/x"]);
+    assert_eq!(
+        names(&alice.get("/v1/list/s?recursive=true").await.expect(200)),
+        ["/s/a", "/s/x", "/s/x/y", "/s/x/y/z"]
+    );
+
+    let id = alice.get("/v1/entries/s/x").await.expect(200)["id"].clone();
+    let moved = alice.post("/v1/move", json!({"from": "/s/x", "to": "/s/a/b"})).await.expect(200);
+    assert_eq!((&moved["path"], &moved["id"]), (&json!("/s/a/b"), &id));
+    alice.get("/v1/entries/s/a/b/y/z").await.expect(200);
+    alice.get("/v1/entries/s/x").await.expect_problem("not_found");
+    alice.post("/v1/move", json!({"from": "/s/a", "to": "/s/a/b/c"})).await.expect_problem("invalid_request");
+    alice.post("/v1/move", json!({"from": "/s/none", "to": "/s/n"})).await.expect_problem("not_found");
+
+    alice.delete("/v1/entries/s/a").await.expect_problem("not_empty");
+    alice.delete("/v1/entries/s/a?recursive=maybe").await.expect_problem("invalid_request");
+    alice.delete("/v1/entries/s/a?recursive").await.expect(204);
+    assert_eq!(names(&alice.get("/v1/list/s").await.expect(200)), [""; 0]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pages_hold_every_entry_once_and_link_to_the_next() {
+    let server = Server::with_space().await;
+    let alice = server.user("alice").await;
+    let mut expected = Vec::new();
+    for name in ["a", "b b", "c&d=e", "ü", "z%2F", "日本"] {
+        let path = format!("/s/{name}");
+        let encoded: String = percent(&path);
+        alice.mkdir(&encoded).await.expect(201);
+        expected.push(path);
+    }
+    expected.sort();
+    let mut seen = Vec::new();
+    let mut address = "/v1/list/s?limit=2".to_owned();
+    for _ in 0..10 {
+        let answer = alice.get(&address).await;
+        let page = answer.expect(200);
+        seen.extend(names(&page).into_iter().map(str::to_owned));
+        let link = answer.header("link");
+        assert_eq!(page.get("next").is_some(), !link.is_empty());
+        let Some(next) = link.strip_prefix('<').and_then(|link| link.split_once(">; rel=\"next\"")) else {
+            break;
+        };
+        address = next.0.to_owned();
+    }
+    assert_eq!(seen, expected);
+    for query in ["limit=0", "limit=10001", "limit=x", "colour=red"] {
+        let answer = alice.get(&format!("/v1/list/s?{query}")).await;
+        answer.expect_problem("invalid_request");
+    }
+}
+
+/// Sends a request line as it is and returns the answer.
+async fn raw(server: &Server, client: &Client, line: &str) -> String {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    let mut stream = tokio::net::TcpStream::connect(server.running.address()).await.unwrap();
+    let token = client.token.as_deref().unwrap();
+    let head =
+        format!("{line} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {token}\r\nconnection: close\r\n\r\n");
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    answer
+}
+
+fn percent(path: &str) -> String {
+    path.bytes()
+        .map(|byte| match byte {
+            b'/' | b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' => char::from(byte).to_string(),
+            other => format!("%{other:02X}"),
+        })
+        .collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn paths_cannot_leave_the_namespace() {
+    let server = Server::with_space().await;
+    let alice = server.user("alice").await;
+    let long = "x".repeat(256);
+    let deep = "/y".repeat(2100);
+    for path in [
+        "/s/%2e%2e/etc/passwd",
+        "/s/a%2F..%2Fb",
+        "/s/%2e",
+        "/s/a%00b",
+        "/s/%ff%fe",
+        "/s/%c0%af",
+        "/%2e%2e/%2e%2e/etc",
+        "/S/a",
+        &format!("/s/{long}"),
+        &format!("/s{deep}"),
+    ] {
+        for (method, door) in [
+            ("GET", "entries"),
+            ("GET", "list"),
+            ("PUT", "collections"),
+            ("DELETE", "entries"),
+            ("GET", "grants"),
+        ] {
+            // Not by the client library, which resolves dots before it sends.
+            let answer = raw(&server, &alice, &format!("{method} /v1/{door}{path}")).await;
+            assert!(answer.starts_with("HTTP/1.1 400 "), "{method} {path}: {answer}");
+            assert!(answer.contains("\"code\":\"invalid_path\"") && answer.len() < 2500, "{answer}");
+        }
+    }
+    for path in ["/s/../x", "relative", "/s/a\u{0}b", ""] {
+        alice.post("/v1/move", json!({"from": path, "to": "/s/x"})).await.expect_problem("invalid_request");
+    }
+    // Names that only look dangerous are names.
+    for name in ["/s/..%20", "/s/a%5Cb", "/s/%2E%2E%2E", "/s/a%3Fb%23c", "/s/%25"] {
+        alice.mkdir(name).await.expect(201);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn removal_honours_if_match() {
+    let server = Server::with_space().await;
+    let alice = server.user("alice").await;
+    let first = alice.write("/s/o", "one").await;
+    first.expect(201);
+    let entry = alice.get("/v1/entries/s/o").await;
+    assert_eq!(entry.header("etag"), first.header("etag"));
+    let body = entry.expect(200);
+    assert_eq!(body["content"]["size"], 3);
+    assert_eq!(body["replicas"][0]["state"], "good");
+    assert_eq!(body["replicas"][0]["store"], "disk");
+    assert_eq!(body["replicas"][0]["key"], "s/o");
+
+    let bob = server.user("bob").await;
+    alice.put("/v1/grants/s", json!({"subject": "user:bob", "permission": "read"})).await.expect(200);
+    let seen = bob.get("/v1/list/s?replicas=true").await.expect(200);
+    assert_eq!(seen["items"][0]["replicas"][0]["state"], "good");
+    assert!(seen["items"][0]["replicas"][0].get("key").is_none(), "a reader learns where the file lies");
+
+    let remove =
+        |tag: &str| send(alice.request(Method::DELETE, "/v1/entries/s/o").header("if-match", tag.to_owned()));
+    remove("\"0000\"").await.expect_problem("precondition_failed");
+    remove(entry.header("etag")).await.expect(204);
+    remove("*").await.expect_problem("not_found");
+}

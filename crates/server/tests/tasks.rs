@@ -1,0 +1,138 @@
+//! Managed tasks, from submission to result.
+
+mod common;
+
+use std::time::Duration;
+
+use common::{Client, Server, eventually, send};
+use reqwest::Method;
+use serde_json::{Value, json};
+
+async fn finished(client: &Client, task: &Value) -> Value {
+    let address = format!("/v1/tasks/{}", task["id"].as_str().unwrap());
+    eventually("the end of the task", || async {
+        let task = client.get(&address).await.expect(200);
+        let state = task["state"].as_str().unwrap().to_owned();
+        ["succeeded", "partial", "failed", "cancelled"].contains(&state.as_str()).then_some(task)
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_check_finds_what_changed_behind_our_back() {
+    let server = Server::with_space().await;
+    let alice = server.user("alice").await;
+    for name in ["one", "two", "three"] {
+        alice.write(&format!("/s/d/{name}"), format!("content of {name}")).await.expect(201);
+    }
+    alice.write("/s/d/large", vec![5; 3 << 20]).await.expect(201);
+    let submitted = alice.post("/v1/tasks", json!({"kind": "verify", "path": "/s", "label": "weekly"})).await;
+    let task = submitted.expect(201);
+    assert_eq!(submitted.header("location"), format!("/v1/tasks/{}", task["id"].as_str().unwrap()));
+    assert_eq!((&task["label"], &task["owner"]), (&json!("weekly"), &json!("user:alice")));
+    let done = finished(&alice, &task).await;
+    assert_eq!(done["state"], "succeeded", "{done}");
+    assert_eq!(done["progress"]["items_done"], 4);
+    assert_eq!(done["progress"]["bytes_done"], (3 << 20) + 14 + 14 + 16);
+
+    let root = server.directory.path().join("disk/s/d");
+    std::fs::write(root.join("one"), "Content of one").unwrap();
+    std::fs::remove_file(root.join("two")).unwrap();
+    let task = alice.post("/v1/tasks", json!({"kind": "verify", "path": "/s/d"})).await.expect(201);
+    let done = finished(&alice, &task).await;
+    assert_eq!(done["state"], "partial", "{done}");
+    assert_eq!((&done["progress"]["items_done"], &done["progress"]["items_failed"]), (&json!(2), &json!(2)));
+    let items = alice.get(&format!("/v1/tasks/{}/items", task["id"].as_str().unwrap())).await.expect(200);
+    let mut paths: Vec<_> =
+        items["items"].as_array().unwrap().iter().map(|item| item["path"].as_str().unwrap()).collect();
+    paths.sort_unstable();
+    assert_eq!(paths, ["/s/d/one", "/s/d/two"], "{items}");
+    let state = async |path: &str| {
+        alice.get(&format!("/v1/entries{path}")).await.expect(200)["replicas"][0]["state"]
+            .as_str()
+            .unwrap()
+            .to_owned()
+    };
+    assert_eq!(state("/s/d/one").await, "suspect");
+    assert_eq!(state("/s/d/two").await, "lost");
+    assert_eq!(state("/s/d/three").await, "good");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tree_is_copied_and_a_tree_removed() {
+    let server = Server::with_space().await;
+    let alice = server.user("alice").await;
+    for number in 0..250 {
+        alice
+            .write(&format!("/s/d/{}/{number}", number % 3), format!("content of {number}"))
+            .await
+            .expect(201);
+    }
+    alice.write("/s/d/large", vec![9; (2 << 20) + 17]).await.expect(201);
+    let copy = json!({"kind": "copy", "from": "/s/d", "to": "/s/e"});
+    let task = alice.post("/v1/tasks", copy.clone()).await.expect(201);
+    let done = finished(&alice, &task).await;
+    assert_eq!(done["state"], "succeeded", "{done}");
+    assert_eq!(done["progress"]["items_done"], 254, "251 objects and 3 collections: {done}");
+    for path in ["1/7", "0/249", "large"] {
+        let original = alice.get(&format!("/v1/data/s/d/{path}")).await;
+        let copied = alice.get(&format!("/v1/data/s/e/{path}")).await;
+        assert_eq!((original.status.as_u16(), copied.status.as_u16()), (200, 200));
+        assert_eq!(original.text, copied.text);
+    }
+    alice.post("/v1/tasks", copy).await.expect_problem("already_exists");
+    let into_itself = json!({"kind": "copy", "from": "/s/d", "to": "/s/d/x"});
+    alice.post("/v1/tasks", into_itself).await.expect_problem("invalid_request");
+
+    let task = alice.post("/v1/tasks", json!({"kind": "delete", "path": "/s/d"})).await.expect(201);
+    let done = finished(&alice, &task).await;
+    assert_eq!(done["state"], "succeeded", "{done}");
+    alice.get("/v1/entries/s/d").await.expect_problem("not_found");
+    alice.get("/v1/data/s/e/large").await.expect(200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tasks_are_their_owners_and_decided_upon_at_once() {
+    let server = Server::with_space().await;
+    let (alice, bob) = (server.user("alice").await, server.user("bob").await);
+    alice.mkdir("/s/a").await.expect(201);
+    bob.post("/v1/tasks", json!({"kind": "verify", "path": "/s"})).await.expect_problem("not_found");
+    alice.post("/v1/tasks", json!({"kind": "delete", "path": "/s"})).await.expect_problem("unsupported");
+    alice.post("/v1/tasks", json!({"kind": "verify", "path": "/s/none"})).await.expect_problem("not_found");
+    alice.put("/v1/grants/s", json!({"subject": "user:bob", "permission": "read"})).await.expect(200);
+    bob.post("/v1/tasks", json!({"kind": "delete", "path": "/s/a"})).await.expect_problem("forbidden");
+
+    let body = json!({"kind": "verify", "path": "/s"});
+    let keyed = || send(alice.request(Method::POST, "/v1/tasks").header("idempotency-key", "k").json(&body));
+    let (first, again) = (keyed().await.expect(201), keyed().await.expect(201));
+    assert_eq!(first["id"], again["id"]);
+    finished(&alice, &first).await;
+    let id = first["id"].as_str().unwrap();
+    bob.get(&format!("/v1/tasks/{id}")).await.expect_problem("not_found");
+    bob.post(&format!("/v1/tasks/{id}/cancel"), json!({})).await.expect_problem("not_found");
+    assert_eq!(bob.get("/v1/tasks").await.expect(200)["items"], json!([]));
+    assert_eq!(alice.get("/v1/tasks?state=succeeded&kind=verify").await.expect(200)["items"][0]["id"], *id);
+    server.admin.get(&format!("/v1/tasks/{id}")).await.expect(200);
+    alice.get(&format!("/v1/tasks/{id}/items?cursor=x")).await.expect_problem("invalid_request");
+    // What has succeeded is neither cancelled nor tried again.
+    assert!(alice.post(&format!("/v1/tasks/{id}/cancel"), json!({})).await.status.is_client_error());
+    assert!(alice.post(&format!("/v1/tasks/{id}/retry"), json!({})).await.status.is_client_error());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_task_of_a_stopped_server_goes_on_after_the_restart() {
+    let server = Server::with_space().await;
+    let alice = server.user("alice").await;
+    for number in 0..20 {
+        alice.write(&format!("/s/d/{number}"), vec![number; 2 << 20]).await.expect(201);
+    }
+    let task = alice.post("/v1/tasks", json!({"kind": "verify", "path": "/s"})).await.expect(201);
+    let Server { running, directory, .. } = server;
+    running.shutdown().await;
+    let again = common::config(&directory);
+    let server = Server::with(directory, again).await;
+    let alice = Client { url: server.running.url(), ..alice };
+    let done = tokio::time::timeout(Duration::from_secs(30), finished(&alice, &task)).await.unwrap();
+    assert_eq!(done["state"], "succeeded", "{done}");
+    assert_eq!(done["progress"]["items_done"], 20, "an item is counted twice or not at all");
+}
