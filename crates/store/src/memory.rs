@@ -414,6 +414,7 @@ impl Stage for MemoryStage {
     }
 
     async fn sync_progress(&self) -> Result<()> {
+        self.shared.unsupported(self.shared.write().resumable, Operation::Sync, "no durable staged files")?;
         self.with(Operation::Sync, |_| Ok(()))
     }
 

@@ -60,8 +60,8 @@ pub trait Store: Debug + Send + Sync + 'static {
     /// - Where ranges are not claimed, a range that does not begin at 0 is `Unsupported`.
     /// - Of a missing key: `NotFound`, here and not at the first piece. Of a collection: `IsACollection`.
     /// - With `if_generation`, another generation is `Changed`, here.
-    /// - Where generations are claimed, a file that changes while it is read gives `Changed` before its last piece, and no
-    ///   piece after the change is handed out: never bytes of two versions.
+    /// - Where generations are claimed, a file that changes while it is read gives `Changed` before its last piece, or all
+    ///   bytes of what it was: never bytes of two versions.
     /// - A read that ends without an error gave every byte of the range.
     async fn read(&self, key: &StoreKey, options: ReadOptions) -> Result<Box<dyn ReadStream>>;
 
@@ -190,6 +190,8 @@ pub trait Stage: Debug + Send + Sync {
     async fn read_at(&self, range: ByteRange) -> Result<Bytes>;
 
     /// Makes durable what was written so far, so that a marker may speak of it.
+    ///
+    /// - Where resumable writes are not claimed, it is `Unsupported`.
     async fn sync_progress(&self) -> Result<()>;
 
     /// Keeps a restart marker with the staged file, in place of the last one, atomically and durably.

@@ -101,16 +101,25 @@ async fn names_are_kept_byte_for_byte(c: Context) -> Outcome {
         "case",
         long.as_str(),
     ];
+    let mut kept = Vec::new();
     for name in names {
-        c.put(&format!("names/{name}"), name.as_bytes()).await?;
+        let is_plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_. ~".contains(&byte));
+        match c.put(&format!("names/{name}"), name.as_bytes()).await {
+            // A storage may have no such names, but must not change them.
+            Err(error) if error.kind() == ErrorKind::InvalidKey && !(is_plain && name.trim() == name) => {}
+            other => {
+                other?;
+                kept.push(name);
+            }
+        }
     }
     let listed: BTreeSet<String> = c.keys(ListOptions::of(key("names"))).await?.into_iter().collect();
-    for name in names {
+    for name in &kept {
         let full = format!("names/{name}");
         ensure!(c.get(&full).await?.as_ref() == name.as_bytes(), "{name:?} has other bytes");
         ensure!(!c.can().list || listed.contains(&full), "{name:?} is not in the listing {listed:?}");
     }
-    ensure!(!c.can().list || listed.len() == names.len(), "{} names listed", listed.len());
+    ensure!(!c.can().list || listed.len() == kept.len(), "{} names listed", listed.len());
     Ok(())
 }
 

@@ -1,0 +1,103 @@
+//! Listing a bucket.
+
+use std::collections::VecDeque;
+
+use async_trait::async_trait;
+use futures::TryStreamExt;
+use opendal::{Lister as OpendalLister, Operator};
+use percale_store::{Entry, Error, Kind, ListOptions, ListPage, ListStream, Operation, Result, StoreKey};
+
+use super::error::from_opendal;
+use super::meta;
+
+/// Objects that one request of S3 lists at most.
+const REQUEST: usize = 1000;
+
+/// A listing, in the order of the keys.
+///
+/// Recursive, that is the order in which S3 lists. Otherwise the collections come before the files there, so all entries of
+/// the collection are fetched and sorted first.
+pub(super) struct Lister {
+    options: ListOptions,
+    source: Source,
+}
+
+enum Source {
+    Stream(OpendalLister),
+    Sorted(VecDeque<Entry>, Vec<String>),
+}
+
+impl Lister {
+    pub(super) async fn open(operator: &Operator, options: ListOptions) -> Result<Self> {
+        let path = options.prefix.as_ref().map_or_else(String::new, |prefix| format!("{prefix}/"));
+        let mut request =
+            operator.lister_with(&path).recursive(options.recursive).limit(options.page_size.min(REQUEST));
+        if let Some(after) = options.after.as_ref().filter(|_| options.recursive) {
+            request = request.start_after(after.as_str());
+        }
+        let failed = |error: opendal::Error| failed(&options, error);
+        let mut stream = request.await.map_err(failed)?;
+        if options.recursive {
+            return Ok(Self { options, source: Source::Stream(stream) });
+        }
+        let (mut entries, mut skipped) = (Vec::new(), Vec::new());
+        while let Some(entry) = stream.try_next().await.map_err(failed)? {
+            entries.extend(usable(&options, entry, &mut skipped));
+        }
+        entries.sort_by(|a: &Entry, b| a.key.cmp(&b.key));
+        Ok(Self { options, source: Source::Sorted(entries.into(), skipped) })
+    }
+}
+
+fn failed(options: &ListOptions, error: opendal::Error) -> Error {
+    let error = from_opendal(Operation::List, error);
+    match &options.prefix {
+        Some(prefix) => error.on(prefix),
+        None => error,
+    }
+}
+
+/// The entry, if it is asked for.
+fn usable(options: &ListOptions, entry: opendal::Entry, skipped: &mut Vec<String>) -> Option<Entry> {
+    let (path, found) = entry.into_parts();
+    let meta = meta(&found);
+    // Markers of empty collections that other programs make, and the collection itself.
+    if path.ends_with('/') && (options.recursive || meta.kind != Kind::Collection) {
+        return None;
+    }
+    let key = match StoreKey::parse(path.trim_end_matches('/')) {
+        Ok(key) => key,
+        Err(_) if path.is_empty() || path == "/" => return None,
+        Err(error) => {
+            skipped.push(format!("{path}: {error}"));
+            return None;
+        }
+    };
+    let is_prefix = options.prefix.as_ref() == Some(&key);
+    let is_before = options.after.as_ref().is_some_and(|after| key <= *after);
+    let shows_reserved = options.reserved || options.prefix.as_ref().is_some_and(StoreKey::is_reserved);
+    let is_hidden = key.is_stage() || (key.is_reserved() && !shows_reserved);
+    (!is_prefix && !is_before && !is_hidden).then_some(Entry { key, meta })
+}
+
+#[async_trait]
+impl ListStream for Lister {
+    async fn next(&mut self) -> Result<Option<ListPage>> {
+        let full = self.options.page_size.max(1);
+        let mut page = ListPage::default();
+        match &mut self.source {
+            Source::Sorted(entries, skipped) => {
+                page.entries = entries.drain(..full.min(entries.len())).collect();
+                page.skipped = std::mem::take(skipped);
+            }
+            Source::Stream(stream) => {
+                while page.entries.len() < full && page.skipped.len() < full {
+                    let next = stream.try_next().await.map_err(|error| failed(&self.options, error))?;
+                    let Some(entry) = next else { break };
+                    page.entries.extend(usable(&self.options, entry, &mut page.skipped));
+                }
+            }
+        }
+        Ok((!page.entries.is_empty() || !page.skipped.is_empty()).then_some(page))
+    }
+}
