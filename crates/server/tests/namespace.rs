@@ -1,5 +1,7 @@
 //! Spaces, collections, lists, moves, removals, over HTTP.
 
+#![allow(clippy::unwrap_used, reason = "a test says what it expects by failing")]
+
 mod common;
 
 use common::{Client, Server, send};

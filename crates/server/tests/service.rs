@@ -1,5 +1,7 @@
 //! The service around the endpoints: idempotency, events, limits, health, an orderly end.
 
+#![allow(clippy::unwrap_used, reason = "a test says what it expects by failing")]
+
 mod common;
 
 use std::io::{Read as _, Write as _};

@@ -1,5 +1,7 @@
 //! Who is let in, as whom, and what strangers are told.
 
+#![allow(clippy::unwrap_used, reason = "a test says what it expects by failing")]
+
 mod common;
 
 use std::time::Duration;

@@ -1,5 +1,7 @@
 //! Managed tasks, from submission to result.
 
+#![allow(clippy::unwrap_used, reason = "a test says what it expects by failing")]
+
 mod common;
 
 use std::time::Duration;
