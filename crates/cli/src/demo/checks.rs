@@ -283,23 +283,14 @@ pub async fn small_files(demo: &mut Demo) -> anyhow::Result<Line> {
 
 /// Makes a backup while the site serves, and verifies it.
 pub async fn backup(demo: &mut Demo) -> anyhow::Result<Line> {
-    let file = demo.folder.work("backup");
+    let file = demo.folder.work("backup.pcb");
     let began = Instant::now();
-    let output = demo
-        .site
-        .command(&["admin", "backup", "--config"])?
-        .arg(demo.folder.config())
-        .arg("--verify")
-        .arg(&file)
-        .output()
-        .await?;
+    let write =
+        demo.site.command(&["admin", "backup", "--config"])?.arg(demo.folder.config()).arg(&file).output();
+    succeeded(&write.await?)?;
     let took = began.elapsed();
-    ensure!(
-        output.status.success(),
-        "percale admin backup ended with {}: {}",
-        output.status,
-        String::from_utf8_lossy(&output.stderr).trim()
-    );
+    let verify = demo.site.command(&["admin", "backup", "--verify"])?.arg(&file).output();
+    succeeded(&verify.await?)?;
     let bytes = {
         let file = file.clone();
         blocking(move || bytes_below(&file)).await?
@@ -316,6 +307,12 @@ pub async fn backup(demo: &mut Demo) -> anyhow::Result<Line> {
     .millis("backup", took)
     .figure("bytes", bytes);
     Ok(line)
+}
+
+fn succeeded(output: &std::process::Output) -> anyhow::Result<()> {
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "percale admin backup ended with {}: {}", output.status, said.trim());
+    Ok(())
 }
 
 /// Submits a verification of the whole space and waits for its end.

@@ -22,10 +22,10 @@ use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use anyhow::Context;
 use percale_client::Client;
 use percale_core::ObjectPath;
 use percale_core::path::SpaceName;
+use tokio_util::sync::CancellationToken;
 
 use folder::Folder;
 use lines::Lines;
@@ -73,16 +73,27 @@ impl Demo {
     }
 }
 
-/// Runs the demo; with `json` each line is an object. Returns whether every check passed.
+/// How the demo ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
+    /// Every check passed.
+    Passed,
+    /// A check failed; its line says why.
+    Failed,
+    /// It was stopped before its end.
+    Interrupted,
+}
+
+/// Runs the demo; with `json` each line is an object. Ends in order when `cancel` says so.
 ///
 /// # Errors
 /// The folder cannot be used, or no site comes up at all. A check that fails is not an error but a line that says so.
-pub async fn run(args: DemoArgs, json: bool) -> anyhow::Result<bool> {
+pub async fn run(args: DemoArgs, json: bool, cancel: CancellationToken) -> anyhow::Result<Ended> {
     if args.clean {
         let removed = Folder::remove(&args.dir)?;
         let what = if removed { "removed" } else { "nothing to remove at" };
         println!("{what} {}", args.dir.display());
-        return Ok(true);
+        return Ok(Ended::Passed);
     }
     let began = Instant::now();
     let folder = Folder::prepare(&args.dir, args.keep)?;
@@ -92,8 +103,6 @@ pub async fn run(args: DemoArgs, json: bool) -> anyhow::Result<bool> {
         env!("CARGO_PKG_VERSION"),
         folder.root().display()
     ));
-    let interrupted = tokio::signal::ctrl_c();
-    tokio::pin!(interrupted);
     let run = async {
         let mut demo = begin(&args, folder, &mut lines).await?;
         run_checks(&mut demo, &mut lines).await;
@@ -101,20 +110,20 @@ pub async fn run(args: DemoArgs, json: bool) -> anyhow::Result<bool> {
     };
     let mut demo = tokio::select! {
         demo = run => demo?,
-        _ = &mut interrupted => {
+        () = cancel.cancelled() => {
             // The site ends with the future that owned it.
             eprintln!("interrupted; the state stays in {}", args.dir.display());
-            return Ok(false);
+            return Ok(Ended::Interrupted);
         }
     };
     let passed = lines.all_passed();
     if !args.check {
-        next_steps(&demo, &mut lines);
+        next_steps(&demo, &lines);
     }
     lines.summary(began.elapsed());
     if !args.check {
         lines.note("serving until Ctrl-C");
-        interrupted.await.context("cannot wait for Ctrl-C")?;
+        cancel.cancelled().await;
     }
     demo.site.stop().await?;
     if args.check && passed && !args.keep {
@@ -123,7 +132,7 @@ pub async fn run(args: DemoArgs, json: bool) -> anyhow::Result<bool> {
     } else if args.check && !passed {
         lines.note(&format!("the server's log is {}", demo.folder.log().display()));
     }
-    Ok(passed)
+    Ok(if passed { Ended::Passed } else { Ended::Failed })
 }
 
 /// Chooses the files, starts the site, makes its store and space.
@@ -154,7 +163,7 @@ async fn run_checks(demo: &mut Demo, lines: &mut Lines) {
     lines.check("backup", checks::backup(demo)).await;
 }
 
-fn next_steps(demo: &Demo, lines: &mut Lines) {
+fn next_steps(demo: &Demo, lines: &Lines) {
     let space = &demo.space;
     let object = demo.expected.largest().map_or_else(|| format!("/{space}"), |path| path.to_string());
     lines.next("Site", &demo.site.url());
