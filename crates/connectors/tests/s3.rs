@@ -19,6 +19,8 @@ use percale_connectors::s3::{S3, S3Config, S3Credential};
 use percale_core::ByteCount;
 use percale_core::ids::Fence;
 use percale_store::conformance::{self, Fixture};
+use percale_store::memory::Memory;
+use percale_store::posix::{Layout, Posix, PosixConfig};
 use percale_store::wrappers::{StackPolicy, standard_stack};
 use percale_store::{
     ErrorKind, Publish, ReadOptions, SharedStore, StageOptions, StageToken, Store, StoreExt, StoreKey,
@@ -237,4 +239,44 @@ async fn a_server_that_goes_away_is_unavailable_and_nothing_half_written_is_seen
     assert_eq!(store.stat(&key("a")).await.unwrap_err().kind(), ErrorKind::Unavailable);
     let bucket = gateway.data.path().join(BUCKET).join("p0");
     assert!(bucket.join("a").exists() && !bucket.join("b").exists());
+}
+
+/// A row of the table in `docs/stores.md`.
+fn row(name: &str, can: &percale_store::Capabilities) -> String {
+    let claims = [
+        can.read.ranges,
+        can.write.positioned,
+        can.write.resumable,
+        can.write.publish_if_absent,
+        can.write.replace,
+        can.write.late_key,
+        can.write.clone,
+        can.collections,
+        can.list,
+        can.rename,
+        can.generations,
+        can.identities,
+        can.durable,
+        can.usage,
+    ];
+    let cells: Vec<_> = claims.iter().map(|claim| if *claim { "yes" } else { "no" }).collect();
+    format!("| {name} | {} |", cells.join(" | "))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_table_in_the_docs_is_what_the_stores_claim() {
+    let Some(gateway) = Gateway::start() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let posix = async |layout| Posix::open(PosixConfig::new(dir.path(), layout).create()).await.unwrap();
+    let rows = [
+        row("posix managed", posix(Layout::Managed).await.capabilities()),
+        row("posix native", posix(Layout::Native).await.capabilities()),
+        row("s3", gateway.open(gateway.config()).await.capabilities()),
+        row("memory", Memory::file_system().capabilities()),
+    ];
+    let page =
+        std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/stores.md")).unwrap();
+    for row in rows {
+        assert!(page.contains(&row), "docs/stores.md lacks the line\n{row}");
+    }
 }
