@@ -7,6 +7,7 @@
 //! | [`put`] | local files and trees into the fabric |
 //! | [`get`] | objects and trees out of the fabric |
 //! | [`read`] | verified bytes of one object as a stream |
+//! | [`events`] | what changes in a space, as it happens |
 //! | [`progress`] | how far a transfer is, for whoever shows it |
 //! | [`error`] | [`Error`] |
 //!
@@ -17,6 +18,7 @@ mod body;
 pub mod client;
 mod control;
 pub mod error;
+pub mod events;
 pub mod get;
 mod local;
 pub mod progress;

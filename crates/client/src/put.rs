@@ -439,3 +439,11 @@ async fn now_same(client: &Client, wanted: &Wanted) -> bool {
     let wanted = Wanted { existing: entry.content, ..wanted.clone() };
     is_same(&wanted, Compare::Content).await.unwrap_or(false)
 }
+
+/// Hashes a whole local file; fails if it changes meanwhile. Blocks.
+///
+/// # Errors
+/// The file cannot be read, or was changed.
+pub fn hash_local(path: &Path) -> crate::Result<percale_core::tree::RootHash> {
+    crate::local::hash_file(path).map(|tree| tree.root())
+}

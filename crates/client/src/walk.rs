@@ -31,6 +31,13 @@ pub struct Candidate<'a> {
     pub size: u64,
 }
 
+impl<'a> Candidate<'a> {
+    /// Describes something to a filter.
+    pub fn new(path: &'a str, is_directory: bool, size: u64) -> Self {
+        Self { path, is_directory, size }
+    }
+}
+
 /// Tells whether something is wanted.
 pub type Filter = Arc<dyn Fn(Candidate<'_>) -> bool + Send + Sync>;
 

@@ -1,0 +1,186 @@
+//! `space`: the roots of the namespace.
+
+use clap::{Args, Subcommand, ValueEnum};
+use percale_api::spaces::{NewSpace, Space, SpaceChange, SpaceScope};
+use percale_core::ObjectPath;
+use percale_core::access::Subject;
+use percale_core::path::SpaceName;
+
+use super::store::word;
+use crate::address::show as show_path;
+use crate::context::Context;
+use crate::failure::{Failure, Result};
+use crate::output::time;
+
+/// `percale space`
+#[derive(Debug, Subcommand)]
+pub enum SpaceCommand {
+    /// Make a space
+    Create(CreateArgs),
+    /// List spaces
+    #[command(visible_alias = "ls")]
+    List(ListArgs),
+    /// Show one space
+    Show(ShowArgs),
+    /// Change a space
+    Set(SetArgs),
+    /// Remove an empty space
+    #[command(visible_alias = "rm")]
+    Remove(RemoveArgs),
+}
+
+/// Who sees a space.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub enum ScopeArg {
+    /// Its owner, until others are granted something
+    Private,
+    /// Those it is granted to
+    Members,
+    /// Everybody may read
+    Public,
+}
+
+impl From<ScopeArg> for SpaceScope {
+    fn from(scope: ScopeArg) -> Self {
+        match scope {
+            ScopeArg::Private => Self::Private,
+            ScopeArg::Members => Self::Members,
+            ScopeArg::Public => Self::Public,
+        }
+    }
+}
+
+/// `percale space create`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  percale space create climate
+  percale space create climate --store lustre --scope members
+  percale space create wp3 --owner user:alice
+  percale space create open --scope public")]
+pub struct CreateArgs {
+    /// Its name: 1 to 63 of a-z, 0-9, '.', '_', '-'
+    name: SpaceName,
+    /// Its owner; oneself if absent
+    #[arg(long, value_name = "USER")]
+    owner: Option<Subject>,
+    /// Who sees it
+    #[arg(long, value_name = "SCOPE", default_value = "private")]
+    scope: ScopeArg,
+    /// The store that new data goes to; the site's first one if absent
+    #[arg(long, value_name = "STORE")]
+    store: Option<String>,
+}
+
+/// `percale space list`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  percale space list
+  percale space list --json
+  percale -q space list")]
+pub struct ListArgs {}
+
+/// `percale space show`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  percale space show climate
+  percale space show climate --json")]
+pub struct ShowArgs {
+    /// Its name
+    name: SpaceName,
+}
+
+/// `percale space set`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  percale space set climate --scope public
+  percale space set climate --store lustre      new data goes there from now on")]
+pub struct SetArgs {
+    /// Its name
+    name: SpaceName,
+    /// Who sees it
+    #[arg(long, value_name = "SCOPE")]
+    scope: Option<ScopeArg>,
+    /// The store that new data goes to
+    #[arg(long, value_name = "STORE")]
+    store: Option<String>,
+}
+
+/// `percale space remove`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  percale space remove climate
+  percale rm -r percale:/climate/ && percale space remove climate")]
+pub struct RemoveArgs {
+    /// Its name
+    name: SpaceName,
+}
+
+/// Runs a command of the group.
+pub async fn run(command: SpaceCommand, context: &Context) -> Result {
+    let client = context.client()?;
+    let output = context.output;
+    match command {
+        SpaceCommand::Create(args) => {
+            let new =
+                NewSpace { name: args.name, owner: args.owner, scope: args.scope.into(), store: args.store };
+            let space = client.create_space(&new).await?;
+            output.one(&space, |space| space.name.to_string(), show)?;
+            let root = show_path(&ObjectPath::of_space(&space.name));
+            output.next(format!("percale put -r DIRECTORY {root}/"));
+            Ok(())
+        }
+        SpaceCommand::List(ListArgs {}) => {
+            let spaces = client.all_spaces().await?;
+            if spaces.is_empty() {
+                output.next("percale space create NAME");
+            }
+            output.list(
+                &spaces,
+                &["space", "owner", "scope", "store", "created"],
+                |space| space.name.to_string(),
+                |space| {
+                    let store = space.store.clone().unwrap_or_else(|| "-".into());
+                    let (owner, scope) = (space.owner.to_string(), word(&space.scope));
+                    vec![space.name.to_string(), owner, scope, store, time(space.created)]
+                },
+            )
+        }
+        SpaceCommand::Show(args) => {
+            let space = client.space(&args.name).await?;
+            output.one(&space, |space| space.name.to_string(), show)
+        }
+        SpaceCommand::Set(args) => {
+            if args.scope.is_none() && args.store.is_none() {
+                let failure = Failure::usage("nothing to set");
+                return Err(failure.with_hint("Add --scope or --store."));
+            }
+            let change = SpaceChange { scope: args.scope.map(Into::into), store: args.store };
+            let space = client.change_space(&args.name, &change).await?;
+            output.one(&space, |space| space.name.to_string(), show)
+        }
+        SpaceCommand::Remove(args) => {
+            context.confirm(&format!("Remove the space {}?", args.name))?;
+            client.remove_space(&args.name).await?;
+            output.talk(format!("space {} is removed", args.name));
+            Ok(())
+        }
+    }
+}
+
+fn show(space: &Space) -> String {
+    format!(
+        "space     {}\nid        {}\nowner     {}\nscope     {}\nstore     {}\ncreated   {} UTC\nposition  {}",
+        space.name,
+        space.id,
+        space.owner,
+        word(&space.scope),
+        space.store.as_deref().unwrap_or("-"),
+        time(space.created),
+        space.position,
+    )
+}

@@ -1,0 +1,385 @@
+//! `task`: managed tasks.
+
+use std::time::Duration;
+
+use clap::{Args, Subcommand, ValueEnum};
+use indicatif::{ProgressBar, ProgressStyle};
+use percale_api::tasks::{Task, TaskItem, TaskSpec};
+use percale_client::Client;
+use percale_core::ErrorCode;
+use percale_core::ids::TaskId;
+use percale_core::state::TaskState;
+use tokio::time::Instant;
+
+use crate::address::show;
+use crate::context::Context;
+use crate::duration::Span;
+use crate::failure::{Failure, Result};
+use crate::output::{count, duration, size, time};
+
+/// Between two looks at a task, at first and later: quick tasks are told at once, long ones cost the site little.
+const FIRST_LOOK: Duration = Duration::from_millis(50);
+const LAST_LOOK: Duration = Duration::from_secs(2);
+/// Between two lines where there is no terminal.
+const LINE_EVERY: Duration = Duration::from_secs(30);
+/// Failed items that are shown; the rest is counted.
+const SHOWN_ITEMS: usize = 20;
+
+/// `percale task`
+#[derive(Debug, Subcommand)]
+pub enum TaskCommand {
+    /// List tasks, the newest first
+    #[command(visible_alias = "ls")]
+    List(ListArgs),
+    /// Show tasks
+    Show(ShowArgs),
+    /// Wait until tasks end
+    Wait(WaitArgs),
+    /// Stop tasks
+    Cancel(IdsArgs),
+    /// Begin ended tasks again
+    Retry(IdsArgs),
+    /// List the items of a task that did not succeed
+    #[command(visible_alias = "errors")]
+    Items(ShowItemsArgs),
+}
+
+/// `percale task list`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  percale task list
+  percale task list --state running
+  percale task list --limit 5 --json
+  percale -q task list --state failed | xargs percale task retry")]
+pub struct ListArgs {
+    /// Only tasks in this state
+    #[arg(long, value_name = "STATE")]
+    state: Option<StateArg>,
+    /// At most so many
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    limit: usize,
+}
+
+/// The state of a task.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum StateArg {
+    Queued,
+    Running,
+    Succeeded,
+    Partial,
+    Failed,
+    Cancelled,
+}
+
+impl StateArg {
+    fn state(self) -> TaskState {
+        match self {
+            Self::Queued => TaskState::Queued,
+            Self::Running => TaskState::Running,
+            Self::Succeeded => TaskState::Succeeded,
+            Self::Partial => TaskState::Partial,
+            Self::Failed => TaskState::Failed,
+            Self::Cancelled => TaskState::Cancelled,
+        }
+    }
+}
+
+/// `percale task show`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  percale task show 0193a1b2-0000-7000-8000-000000000001
+  percale task show --json 0193a1b2-0000-7000-8000-000000000001")]
+pub struct ShowArgs {
+    /// The ids
+    #[arg(required = true)]
+    ids: Vec<TaskId>,
+}
+
+/// `percale task items`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  percale task items 0193a1b2-0000-7000-8000-000000000001
+  percale task items --json 0193a1b2-0000-7000-8000-000000000001 | jq -r .path")]
+pub struct ShowItemsArgs {
+    /// The id
+    id: TaskId,
+}
+
+/// `percale task wait`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The exit code tells how it ended: 0 succeeded, 6 partial, 10 still going on when the time was over, else as it failed.
+
+Examples:
+  percale task wait 0193a1b2-0000-7000-8000-000000000001
+  percale task wait --timeout 10m 0193a1b2-0000-7000-8000-000000000001")]
+pub struct WaitArgs {
+    /// The ids
+    #[arg(required = true)]
+    ids: Vec<TaskId>,
+    /// Stop waiting after this time
+    #[arg(long, value_name = "TIME")]
+    timeout: Option<Span>,
+}
+
+/// `percale task cancel`, `percale task retry`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  percale task cancel 0193a1b2-0000-7000-8000-000000000001
+  percale task retry 0193a1b2-0000-7000-8000-000000000001")]
+pub struct IdsArgs {
+    /// The ids
+    #[arg(required = true)]
+    ids: Vec<TaskId>,
+}
+
+/// Runs a command of the group.
+pub async fn run(command: TaskCommand, context: &Context) -> Result {
+    let client = context.client()?;
+    let output = context.output;
+    match command {
+        TaskCommand::List(args) => {
+            let tasks = context.interruptible(list(&client, &args)).await??;
+            output.list(
+                &tasks,
+                &["id", "what", "state", "done#", "failed#", "bytes#", "created"],
+                |task| task.id.to_string(),
+                |task| {
+                    let progress = &task.progress;
+                    vec![
+                        task.id.to_string(),
+                        task.label.clone().unwrap_or_else(|| describe(&task.spec)),
+                        task.state.to_string(),
+                        format!("{}/{}", progress.items_done, progress.items_total),
+                        progress.items_failed.to_string(),
+                        size(progress.bytes_done),
+                        time(task.created),
+                    ]
+                },
+            )
+        }
+        TaskCommand::Show(args) => {
+            for id in args.ids {
+                let task = context.interruptible(client.task(id)).await??;
+                output.one(&task, |task| task.id.to_string(), show_task)?;
+            }
+            Ok(())
+        }
+        TaskCommand::Items(args) => {
+            let items = context.interruptible(client.all_task_items(args.id)).await??;
+            output.list(&items, &["path", "code", "what"], |item| item.path.clone(), item_row)
+        }
+        TaskCommand::Wait(args) => {
+            let until = args.timeout.map(|span| Instant::now() + span.0);
+            let mut result = Ok(());
+            for id in args.ids {
+                let task = context.interruptible(client.task(id)).await??;
+                let task = attach(context, &client, task, "waiting", until).await?;
+                if output.json {
+                    output.document(&task)?;
+                }
+                let ended = outcome(context, &client, &task).await;
+                result = result.and(ended);
+            }
+            result
+        }
+        TaskCommand::Cancel(args) => {
+            for id in args.ids {
+                let task = context.interruptible(client.cancel_task(id)).await??;
+                output.one(
+                    &task,
+                    |task| task.id.to_string(),
+                    |task| format!("{} {}", task.id, task.state),
+                )?;
+            }
+            Ok(())
+        }
+        TaskCommand::Retry(args) => {
+            for id in args.ids {
+                let task = context.interruptible(client.retry_task(id)).await??;
+                output.one(
+                    &task,
+                    |task| task.id.to_string(),
+                    |task| format!("{} {}", task.id, task.state),
+                )?;
+                output.next(format!("percale task wait {id}"));
+            }
+            Ok(())
+        }
+    }
+}
+
+async fn list(client: &Client, args: &ListArgs) -> Result<Vec<Task>> {
+    let mut tasks = Vec::new();
+    let mut cursor = None;
+    loop {
+        let page = client.list_tasks(cursor.as_deref()).await?;
+        let wanted = args.state.map(StateArg::state);
+        tasks.extend(page.items.into_iter().filter(|task| wanted.is_none_or(|wanted| task.state == wanted)));
+        cursor = page.next;
+        if cursor.is_none() || tasks.len() >= args.limit {
+            tasks.truncate(args.limit);
+            return Ok(tasks);
+        }
+    }
+}
+
+fn describe(spec: &TaskSpec) -> String {
+    match spec {
+        TaskSpec::Verify { path } => format!("verify {}", show(path)),
+        TaskSpec::Delete { path } => format!("delete {}", show(path)),
+        TaskSpec::Copy { from, to } => format!("copy {} -> {}", show(from), show(to)),
+        _ => "other work".to_owned(),
+    }
+}
+
+fn show_task(task: &Task) -> String {
+    let progress = &task.progress;
+    let mut lines = vec![
+        format!("task      {}", task.id),
+        format!("what      {}", describe(&task.spec)),
+        format!("state     {}", task.state),
+        format!("owner     {}", task.owner),
+        format!(
+            "items     {} of {} done, {} failed",
+            progress.items_done, progress.items_total, progress.items_failed
+        ),
+        format!("bytes     {}", size(progress.bytes_done)),
+        format!("attempt   {}", task.attempt),
+        format!("created   {} UTC", time(task.created)),
+        format!("changed   {} UTC", time(task.changed)),
+    ];
+    lines.extend(task.label.as_ref().map(|label| format!("label     {label}")));
+    lines.extend(task.deadline.map(|deadline| format!("deadline  {} UTC", time(deadline))));
+    lines.extend(
+        task.problem.as_ref().map(|problem| format!("problem   {}: {}", problem.code, problem.detail)),
+    );
+    lines.join("\n")
+}
+
+fn item_row(item: &TaskItem) -> Vec<String> {
+    vec![item.path.clone(), item.code.clone(), item.detail.clone()]
+}
+
+/// Watches a task until it ends. Ctrl-C stops the watching, not the task.
+pub async fn attach(
+    context: &Context,
+    client: &Client,
+    mut task: Task,
+    verb: &'static str,
+    until: Option<Instant>,
+) -> Result<Task> {
+    let bar = (context.output.is_interactive() && !context.output.quiet && !context.output.json).then(|| {
+        let bar = ProgressBar::new(0);
+        let template = "{prefix} {bar:24} {pos}/{len} items  {msg}";
+        let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
+        bar.set_style(style.progress_chars("━╸ "));
+        bar.set_prefix(verb);
+        bar
+    });
+    let mut look = FIRST_LOOK;
+    let mut told = Instant::now();
+    while !task.state.is_final() {
+        if let Some(bar) = &bar {
+            bar.set_length(task.progress.items_total);
+            bar.set_position(task.progress.items_done + task.progress.items_failed);
+            bar.set_message(format!("{}  {}", size(task.progress.bytes_done), task.state));
+        } else if told.elapsed() >= LINE_EVERY {
+            told = Instant::now();
+            let progress = &task.progress;
+            context.output.talk(format!(
+                "{verb}: task {} is {}, {} of {} done, {} failed, {}",
+                task.id,
+                task.state,
+                progress.items_done,
+                count(progress.items_total, "item"),
+                progress.items_failed,
+                size(progress.bytes_done)
+            ));
+        }
+        let next = Instant::now() + look;
+        if let Some(until) = until.filter(|until| *until <= next) {
+            tokio::time::sleep_until(until).await;
+            let message = format!("task {} is still {}", task.id, task.state);
+            return Err(Failure::new(ErrorCode::WaitTimeout, message));
+        }
+        tokio::select! {
+            () = tokio::time::sleep_until(next) => {}
+            () = context.cancel.cancelled() => {
+                drop(bar);
+                let message = format!("detached; task {} goes on at the site", task.id);
+                let hint = format!("`percale task wait {0}` attaches again, `percale task cancel {0}` stops it.", task.id);
+                return Err(Failure::new(ErrorCode::Interrupted, message).with_hint(hint));
+            }
+        }
+        look = (look * 3 / 2).min(LAST_LOOK);
+        task = match context.interruptible(client.task(task.id)).await {
+            Ok(task) => task?,
+            Err(_) => continue,
+        };
+    }
+    if let Some(bar) = bar {
+        bar.finish_and_clear();
+    }
+    Ok(task)
+}
+
+/// Says how a task ended; a failure unless it succeeded.
+pub async fn outcome(context: &Context, client: &Client, task: &Task) -> Result {
+    let progress = &task.progress;
+    let took = duration(task.changed.since(task.created).max(Duration::from_millis(1)));
+    let done = format!("{}, {} in {took}", count(progress.items_done, "item"), size(progress.bytes_done));
+    match task.state {
+        TaskState::Succeeded => {
+            if !context.output.json {
+                context.output.talk(format!("{}: {done}", describe(&task.spec)));
+            }
+            Ok(())
+        }
+        TaskState::Partial => {
+            print_items(context, client, task).await?;
+            let message = format!(
+                "{}: {done}, but {} failed",
+                describe(&task.spec),
+                count(progress.items_failed, "item")
+            );
+            let hint = format!("`percale task items {}` lists them all.", task.id);
+            Err(Failure::new(ErrorCode::Partial, message).with_hint(hint))
+        }
+        state => {
+            print_items(context, client, task).await?;
+            let (code, why) = match &task.problem {
+                Some(problem) => (problem.error_code(), problem.detail.clone()),
+                None if state == TaskState::Cancelled => {
+                    (ErrorCode::Cancelled, "it was cancelled".to_owned())
+                }
+                None => (ErrorCode::Internal, format!("it is {state}, and the site does not say why")),
+            };
+            let failure = Failure::new(code, format!("{}: {why}", describe(&task.spec)));
+            Err(failure.with_hint(format!(
+                "`percale task show {0}` and `percale task items {0}` say more.",
+                task.id
+            )))
+        }
+    }
+}
+
+/// Shows the first items that did not succeed.
+pub async fn print_items(context: &Context, client: &Client, task: &Task) -> Result<Vec<TaskItem>> {
+    let items =
+        if task.progress.items_failed > 0 { client.all_task_items(task.id).await? } else { Vec::new() };
+    if !context.output.json {
+        for item in items.iter().take(SHOWN_ITEMS) {
+            let text = format!("{}: {} ({})", item.path, item.detail, item.code);
+            context.output.talk(format!("{} {text}", context.output.paint("31", "failed:")));
+        }
+        if items.len() > SHOWN_ITEMS {
+            context.output.talk(format!("… and {} more", items.len() - SHOWN_ITEMS));
+        }
+    }
+    Ok(items)
+}

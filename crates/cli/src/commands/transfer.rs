@@ -1,0 +1,420 @@
+//! `get`, `put`, `cp`.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use clap::{Args, ValueEnum};
+use percale_api::entries::Kind;
+use percale_api::tasks::{NewTask, TaskSpec};
+use percale_client::get::GetOptions;
+use percale_client::put::{Compare, Links, PutOptions, default_state_dir};
+use percale_client::{Client, Progress, Report};
+use percale_core::{ErrorCode, ObjectPath};
+
+use super::namespace::goes_into;
+use super::task;
+use crate::address::{Address, FabricPath, LocalPath, show};
+use crate::context::Context;
+use crate::failure::{Failure, Result};
+use crate::filters::FilterArgs;
+use crate::wildcards::expand;
+
+mod report;
+
+use report::Reporter;
+
+/// What all three take.
+#[derive(Debug, Args)]
+pub struct TransferArgs {
+    /// Directories too, with everything below
+    #[arg(long, short)]
+    recursive: bool,
+    /// Show what would happen and change nothing
+    #[arg(long, short = 'n', visible_alias = "dryrun")]
+    dry_run: bool,
+    /// Replace what is there with another content
+    #[arg(long)]
+    overwrite: bool,
+    /// When something that is there counts as the same: content, mtime, size, exists
+    #[arg(long, value_name = "HOW", default_value = "content", hide_possible_values = true)]
+    compare: CompareArg,
+    /// Streams at once
+    #[arg(long, short, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=64))]
+    jobs: Option<u8>,
+    /// Take what symbolic links point at, instead of passing them over
+    #[arg(long)]
+    follow_links: bool,
+    /// Write a line of JSON for each file to FILE
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
+    /// Nothing to transfer is an error (exit code 9)
+    #[arg(long)]
+    error_on_noop: bool,
+    #[command(flatten)]
+    filters: FilterArgs,
+}
+
+/// When something counts as the same.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum CompareArg {
+    /// The hashes are the same
+    Content,
+    /// Size and modification time are the same
+    Mtime,
+    /// The sizes are the same
+    Size,
+    /// It is there
+    Exists,
+}
+
+impl From<CompareArg> for Compare {
+    fn from(compare: CompareArg) -> Self {
+        match compare {
+            CompareArg::Content => Self::Content,
+            CompareArg::Mtime => Self::Mtime,
+            CompareArg::Size => Self::Size,
+            CompareArg::Exists => Self::Exists,
+        }
+    }
+}
+
+/// `percale get`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Every byte is verified before a file takes its name. A command that was interrupted goes on where it stopped when it is
+run again. What is there with the same content is not fetched.
+
+Examples:
+  percale get percale:/climate/era5/2024.nc                 into the current directory
+  percale get percale:/climate/era5/2024.nc ./copy.nc
+  percale get -r percale:/climate/run7 ./data               makes ./data/run7
+  percale get -r percale:/climate/run7/ ./data              what is in it goes into ./data
+  percale get 'percale:/climate/*.nc' ./data
+  percale get -r -n --include '*.nc' percale:/climate ./data")]
+pub struct GetArgs {
+    /// What to get, then where to (the current directory if absent)
+    #[arg(required = true, value_name = "PATH")]
+    paths: Vec<String>,
+    #[command(flatten)]
+    transfer: TransferArgs,
+}
+
+/// `percale put`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+What is there with the same content is not sent; with another content it is only replaced with --overwrite. A command that
+was interrupted goes on where it stopped when it is run again. A file that is changed while it is sent is refused.
+
+Examples:
+  percale put a.nc percale:/climate/                        makes percale:/climate/a.nc
+  percale put a.nc percale:/climate/b.nc
+  percale put -r ./run7 percale:/climate/                   makes percale:/climate/run7
+  percale put -r ./run7/ percale:/climate/run7              what is in it goes there
+  percale put -r --exclude '*.tmp' ./out percale:/climate/
+  percale put -r -n --overwrite ./run7 percale:/climate/    shows what would be sent and replaced")]
+pub struct PutArgs {
+    /// What to put, then where to
+    #[arg(required = true, num_args = 2.., value_name = "PATH")]
+    paths: Vec<String>,
+    #[command(flatten)]
+    transfer: TransferArgs,
+}
+
+/// `percale cp`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Between this computer and the fabric as get and put. Within the fabric the site copies, as a task: Ctrl-C leaves it
+running, --detach does not wait for it.
+
+Examples:
+  percale cp a.nc percale:/climate/
+  percale cp percale:/climate/a.nc .
+  percale cp -r percale:/climate/run7 percale:/archive/     a task at the site
+  percale cp -r --detach percale:/climate/run7 percale:/archive/
+  percale cp -n percale:/climate/a.nc percale:/archive/b.nc")]
+pub struct CpArgs {
+    /// What to copy, then where to
+    #[arg(required = true, num_args = 2.., value_name = "PATH")]
+    paths: Vec<String>,
+    /// Do not wait for a copy within the fabric; print the id of the task
+    #[arg(long)]
+    detach: bool,
+    /// What a task is for, shown in lists
+    #[arg(long, value_name = "TEXT")]
+    label: Option<String>,
+    #[command(flatten)]
+    transfer: TransferArgs,
+}
+
+/// Sources and destination of a command line.
+enum Route {
+    Put(Vec<LocalPath>, FabricPath),
+    Get(Vec<FabricPath>, LocalPath),
+    Within(Vec<FabricPath>, FabricPath),
+}
+
+impl Route {
+    fn of(paths: &[String]) -> Result<Self> {
+        let mut addresses: Vec<Address> =
+            paths.iter().map(|text| Address::parse(text)).collect::<Result<_>>()?;
+        if addresses.contains(&Address::Standard) {
+            let failure = Failure::new(ErrorCode::Unsupported, "'-' cannot be copied from or to");
+            return Err(failure.with_hint("`percale cat` writes an object to standard output."));
+        }
+        let Some(destination) = addresses.pop() else {
+            return Err(Failure::usage("no paths were given"));
+        };
+        let mut local = Vec::new();
+        let mut fabric = Vec::new();
+        for address in addresses {
+            match address {
+                Address::Local(path) => local.push(path),
+                Address::Fabric(path) => fabric.push(path),
+                Address::Standard => {}
+            }
+        }
+        match (destination, local.is_empty(), fabric.is_empty()) {
+            (Address::Fabric(to), false, true) => Ok(Self::Put(local, to)),
+            (Address::Fabric(to), true, false) => Ok(Self::Within(fabric, to)),
+            (Address::Local(to), true, false) => Ok(Self::Get(fabric, to)),
+            (Address::Local(to), false, true) => {
+                let message = "both source and destination are local paths";
+                let hint = format!(
+                    "Did you mean 'percale:/{}'?",
+                    to.path.display().to_string().trim_start_matches(['.', '/'])
+                );
+                Err(Failure::usage(message).with_hint(hint))
+            }
+            (_, false, false) => Err(Failure::usage("the sources are partly local and partly in the fabric")
+                .with_hint("Run one command for each kind.")),
+            (_, true, true) | (Address::Standard, ..) => Err(Failure::usage("there is no source")),
+        }
+    }
+}
+
+/// `percale get`
+pub async fn get(args: GetArgs, context: &Context) -> Result {
+    let mut paths = args.paths;
+    // With no local path at the end, the current directory is meant.
+    if paths.last().is_some_and(|last| matches!(Address::parse(last), Ok(Address::Fabric(_)))) {
+        paths.push(".".to_owned());
+    }
+    match Route::of(&paths)? {
+        Route::Get(from, to) => get_all(context, &args.transfer, from, to).await,
+        _ => Err(Failure::usage("get copies from the fabric to this computer")
+            .with_hint("The other way is `percale put`; `percale cp` takes both.")),
+    }
+}
+
+/// `percale put`
+pub async fn put(args: PutArgs, context: &Context) -> Result {
+    match Route::of(&args.paths)? {
+        Route::Put(from, to) => put_all(context, &args.transfer, from, to).await,
+        _ => Err(Failure::usage("put copies from this computer to the fabric")
+            .with_hint("The other way is `percale get`; `percale cp` takes both.")),
+    }
+}
+
+/// `percale cp`
+pub async fn cp(args: CpArgs, context: &Context) -> Result {
+    match Route::of(&args.paths)? {
+        Route::Put(from, to) => put_all(context, &args.transfer, from, to).await,
+        Route::Get(from, to) => get_all(context, &args.transfer, from, to).await,
+        Route::Within(from, to) => copy_within(context, &args, from, to).await,
+    }
+}
+
+fn with_jobs(context: &Context, args: &TransferArgs) -> Context {
+    Context { jobs: args.jobs.map(usize::from), ..context.clone() }
+}
+
+fn needs_recursive(what: &str) -> Failure {
+    Failure::new(ErrorCode::IsCollection, format!("{what} is a directory or collection"))
+        .with_hint("Add -r to copy it with everything below.")
+}
+
+async fn put_all(context: &Context, args: &TransferArgs, from: Vec<LocalPath>, to: FabricPath) -> Result {
+    let client = with_jobs(context, args).client_for([&to])?;
+    let progress = Progress::new();
+    let reporter = Reporter::new(context, args.report.as_deref(), args.dry_run)?;
+    let mut options = PutOptions::default();
+    options.overwrite = args.overwrite;
+    options.compare = args.compare.into();
+    options.dry_run = args.dry_run;
+    options.links = if args.follow_links { Links::Follow } else { Links::PassOver };
+    options.filter = args.filters.build()?;
+    options.state_dir = default_state_dir();
+    options.progress = progress.clone();
+    options.on_item = Some(reporter.on_item());
+    options.cancel = context.cancel.clone();
+
+    // Everything is looked at before anything is sent.
+    let mut sources = Vec::new();
+    for source in from {
+        let metadata =
+            std::fs::metadata(&source.path).map_err(|error| Failure::local("read", &source.path, &error))?;
+        if metadata.is_dir() && !args.recursive {
+            return Err(needs_recursive(&source.path.display().to_string()));
+        }
+        sources.push((source, metadata.is_dir()));
+    }
+    let several = sources.len();
+    let into = context.interruptible(goes_into(&client, &to, several)).await??;
+    let bar = context.bar(&progress, "put");
+    let mut whole = Ok(Report::default());
+    for (source, is_directory) in sources {
+        let result = if is_directory {
+            let target = if source.means_contents { to.path.clone() } else { join(&to.path, &source.path)? };
+            client.put_tree(&source.path, &target, &options).await
+        } else {
+            let target = if into { join(&to.path, &source.path)? } else { to.path.clone() };
+            client.put_file(&source.path, &target, &options).await
+        };
+        whole = reporter.join(whole, result);
+        if context.cancel.is_cancelled() {
+            break;
+        }
+    }
+    reporter.finish(context, bar, whole?, args.error_on_noop)
+}
+
+fn join(collection: &ObjectPath, local: &Path) -> Result<ObjectPath> {
+    let cannot =
+        |why: String| Failure::new(ErrorCode::InvalidPath, format!("cannot put {}: {why}", local.display()));
+    let name = local
+        .file_name()
+        .ok_or_else(|| cannot("it has no name of its own; add a slash to mean what is in it".into()))?;
+    let name = name.to_str().ok_or_else(|| cannot("its name is not valid UTF-8".into()))?;
+    collection.join(name).map_err(|error| cannot(error.to_string()))
+}
+
+async fn get_all(context: &Context, args: &TransferArgs, from: Vec<FabricPath>, to: LocalPath) -> Result {
+    let client = with_jobs(context, args).client_for(&from)?;
+    let from = context.interruptible(expand(&client, from)).await??;
+    let progress = Progress::new();
+    let reporter = Reporter::new(context, args.report.as_deref(), args.dry_run)?;
+    let mut options = GetOptions::default();
+    options.overwrite = args.overwrite;
+    options.compare = args.compare.into();
+    options.dry_run = args.dry_run;
+    options.filter = args.filters.build()?;
+    options.progress = progress.clone();
+    options.on_item = Some(reporter.on_item());
+    options.cancel = context.cancel.clone();
+
+    let mut sources = Vec::new();
+    for source in from {
+        if source.path.is_root() {
+            return Err(Failure::usage("the list of spaces cannot be copied")
+                .with_hint("Name a space: 'percale:/SPACE'."));
+        }
+        let entry = context.interruptible(client.stat(&source.path)).await??;
+        if entry.kind == Kind::Collection && !args.recursive {
+            return Err(needs_recursive(&source.to_string()));
+        }
+        sources.push((source, entry.kind));
+    }
+    let is_directory = to.path.is_dir();
+    let into = is_directory || to.means_contents || sources.len() > 1;
+    if sources.len() > 1 && to.path.exists() && !is_directory {
+        let message = format!("{} is a file, and several things cannot become one", to.path.display());
+        return Err(Failure::new(ErrorCode::NotACollection, message));
+    }
+    let bar = context.bar(&progress, "get");
+    let mut whole = Ok(Report::default());
+    for (source, kind) in sources {
+        let name = source.path.name().unwrap_or_default();
+        let result = if kind == Kind::Collection {
+            let target = if source.means_contents { to.path.clone() } else { to.path.join(name) };
+            client.get_tree(&source.path, &target, &options).await
+        } else {
+            if into && !args.dry_run {
+                let made = std::fs::create_dir_all(&to.path);
+                made.map_err(|error| Failure::local("make the directory", &to.path, &error))?;
+            }
+            let target = if into { to.path.join(name) } else { to.path.clone() };
+            client.get_file(&source.path, &target, &options).await
+        };
+        whole = reporter.join(whole, result);
+        if context.cancel.is_cancelled() {
+            break;
+        }
+    }
+    reporter.finish(context, bar, whole?, args.error_on_noop)
+}
+
+/// A copy within the fabric, which the site makes.
+async fn copy_within(context: &Context, args: &CpArgs, from: Vec<FabricPath>, to: FabricPath) -> Result {
+    let client = context.client_for(from.iter().chain([&to]))?;
+    if args.transfer.overwrite {
+        let failure =
+            Failure::new(ErrorCode::Unsupported, "a copy within the fabric does not replace what is there");
+        return Err(failure.with_hint("Remove the destination first, or choose another one."));
+    }
+    let plan = async {
+        let from = expand(&client, from).await?;
+        let into = goes_into(&client, &to, from.len()).await?;
+        plan_copies(&client, &from, &to, into, args.transfer.recursive).await
+    };
+    let copies = context.interruptible(plan).await??;
+    if args.transfer.dry_run {
+        for (from, to) in &copies {
+            if context.output.json {
+                let line = serde_json::json!({"status": "planned", "action": "copy", "from": from, "to": to});
+                context.output.line(line.to_string())?;
+            } else {
+                context.output.line(format!("would copy {} -> {}", show(from), show(to)))?;
+            }
+        }
+        return Ok(());
+    }
+    let mut result = Ok(());
+    for (from, to) in copies {
+        let spec = TaskSpec::Copy { from, to };
+        let submitted = client.submit(&NewTask { spec, label: args.label.clone(), deadline: None }).await?;
+        if args.detach {
+            context.output.one(&submitted, |task| task.id.to_string(), |task| task.id.to_string())?;
+            continue;
+        }
+        let ended = task::attach(context, &client, submitted, "copying", None).await?;
+        if context.output.json {
+            context.output.document(&ended)?;
+        }
+        result = result.and(task::outcome(context, &client, &ended).await);
+    }
+    result
+}
+
+/// Decides what goes where.
+async fn plan_copies(
+    client: &Client,
+    from: &[FabricPath],
+    to: &FabricPath,
+    into: bool,
+    recursive: bool,
+) -> Result<Vec<(ObjectPath, ObjectPath)>> {
+    let mut copies = Vec::new();
+    for source in from {
+        let entry = client.stat(&source.path).await?;
+        let is_collection = entry.kind == Kind::Collection;
+        if is_collection && !recursive {
+            return Err(needs_recursive(&source.to_string()));
+        }
+        let target = match source.path.name() {
+            Some(name) if into && !(is_collection && source.means_contents) => to
+                .path
+                .join(name)
+                .map_err(|error| Failure::new(error.code(), format!("cannot copy {source}: {error}")))?,
+            _ => to.path.clone(),
+        };
+        if target.is_within(&source.path) {
+            let message = format!("cannot copy {source} into itself ({})", show(&target));
+            return Err(Failure::usage(message));
+        }
+        copies.push((source.path.clone(), target));
+    }
+    Ok(copies)
+}
+
+/// What a reporter calls with each item.
+type OnItem = Arc<dyn Fn(&percale_client::Item) + Send + Sync>;
