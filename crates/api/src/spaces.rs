@@ -138,7 +138,8 @@ pub struct NewStore {
     /// The connector's settings: for `posix` `root`; for `s3` `bucket`, `endpoint`, `region`, `prefix`.
     #[schema(value_type = Object)]
     pub config: serde_json::Value,
-    /// The connector's secret: for `s3` `access_key` and `secret_key`. Kept sealed at the site, never given out.
+    /// The connector's secret: for `s3` `access_key_id` and `secret_access_key`. Kept sealed at the site, never given
+    /// out.
     #[serde(default)]
     #[schema(value_type = Option<Object>)]
     pub secret: Option<serde_json::Value>,

@@ -109,6 +109,52 @@ pub struct Committed {
     pub created: bool,
 }
 
+/// What an ITEM frame of a push says of its object.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PushItem {
+    /// Where the object will be.
+    #[schema(value_type = String)]
+    pub path: ObjectPath,
+    /// What must hold.
+    #[serde(default)]
+    pub condition: Condition,
+    /// Whether missing collections above it are made.
+    #[serde(default)]
+    pub parents: bool,
+    /// When its owner last modified it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, format = "date-time")]
+    pub mtime: Option<Timestamp>,
+}
+
+/// What a DONE frame says: the root of all that was sent of the item.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ItemDone {
+    /// The root; absent where only parts were sent, or nobody hashed the whole yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub root: Option<RootHash>,
+}
+
+/// What an ITEM frame of a pull says of its object.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PulledItem {
+    /// Its path.
+    #[schema(value_type = String)]
+    pub path: ObjectPath,
+    /// The version that is sent.
+    #[schema(value_type = u64)]
+    pub version: VersionId,
+    /// The root of its tree; absent while nobody hashed it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub root: Option<RootHash>,
+    /// When its owner last modified it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, format = "date-time")]
+    pub mtime: Option<Timestamp>,
+}
+
 /// What became of one item of a push.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]

@@ -7,6 +7,7 @@
 mod load;
 
 use std::net::SocketAddr;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -294,13 +295,18 @@ impl Config {
     /// Returns the catalog's URL: the one set, the one in its file, or that of the embedded database.
     ///
     /// # Errors
-    /// [`ErrorCode::InvalidConfiguration`]: the file cannot be read.
+    /// [`ErrorCode::InvalidConfiguration`]: the file cannot be read, or others can.
     pub fn catalog_url(&self) -> Result<String, ApiError> {
         if let Some(path) = &self.catalog.url_file {
-            let text = std::fs::read_to_string(path).map_err(|error| {
-                let detail = format!("cannot read catalog.url_file {}: {error}", path.display());
+            let wrong = |why: String| {
+                let detail = format!("cannot use catalog.url_file {}: {why}", path.display());
                 ApiError::new(ErrorCode::InvalidConfiguration, detail)
-            })?;
+            };
+            let mode = std::fs::metadata(path).map_err(|error| wrong(error.to_string()))?.mode() & 0o777;
+            if mode & 0o077 != 0 {
+                return Err(wrong(format!("mode {mode:04o} opens it to others, set it to 0600")));
+            }
+            let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
             return Ok(text.trim().to_owned());
         }
         match self.catalog.url.as_str() {

@@ -7,14 +7,18 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use percale_catalog::{AnswerKey, Catalog, Commit, Committed, Condition, Intent, IntentRow, Prepare, TaskHolder};
+use percale_catalog::{
+    AnswerKey, Catalog, Commit, Committed, Condition, Intent, IntentRow, Prepare, TaskHolder,
+};
 use percale_core::access::Caller;
 use percale_core::digest::Digest;
 use percale_core::ids::{SpaceId, VersionId};
 use percale_core::tree::HashTree;
 use percale_core::{ErrorCode, ObjectPath, Timestamp};
 use percale_store::failpoint::failpoint;
-use percale_store::{ErrorKind, FileIdentity, Publish, PublishMode, Published, SmallFile, StageToken, Staged, StoreExt, StoreKey};
+use percale_store::{
+    ErrorKind, FileIdentity, Publish, Published, SmallFile, StageToken, Staged, StoreExt, StoreKey,
+};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::error::{ApiError, Result};
@@ -38,8 +42,22 @@ pub fn version_key(space: SpaceId, version: VersionId) -> Result<StoreKey> {
     key(&format!(".percale/versions/{space}/{version}"))
 }
 
+/// Returns the key of bytes that go to a store which must know it from the beginning. Tokens are never used twice.
+fn early_key(token: &StageToken) -> Result<StoreKey> {
+    key(&format!(".percale/objects/{}-{}", token.fence(), token.name()))
+}
+
+/// Returns the key that a store wants to know when bytes are staged; none if it can wait until they are published.
+///
+/// # Errors
+/// Never for a token of ours.
+pub fn key_for_stage(store: &OpenStore, token: &StageToken) -> Result<Option<StoreKey>> {
+    if store.store.capabilities().write.late_key { Ok(None) } else { early_key(token).map(Some) }
+}
+
 pub(crate) fn key(text: &str) -> Result<StoreKey> {
-    StoreKey::parse(text).map_err(|error| ApiError::new(ErrorCode::Internal, format!("store key '{text}': {error}")))
+    StoreKey::parse(text)
+        .map_err(|error| ApiError::new(ErrorCode::Internal, format!("store key '{text}': {error}")))
 }
 
 /// What is to be published where.
@@ -105,7 +123,10 @@ impl Publisher {
     pub async fn publish_one(&self, object: NewObject, content: StagedContent) -> Result<Committed> {
         let (answer, result) = oneshot::channel();
         let stopping = |_| ApiError::new(ErrorCode::StoreUnavailable, "the server is stopping");
-        self.queue.send(Waiting { item: (object, content), answer }).await.map_err(|error| stopping(error.to_string()))?;
+        self.queue
+            .send(Waiting { item: (object, content), answer })
+            .await
+            .map_err(|error| stopping(error.to_string()))?;
         result.await.map_err(|error| stopping(error.to_string()))?
     }
 
@@ -116,7 +137,12 @@ impl Publisher {
 
     /// Publishes one object whose bytes were staged under an upload's own lease. What was prepared before and not
     /// committed, since a server died or the catalog was away, goes on from there.
-    pub async fn publish_upload(&self, holder: TaskHolder, object: NewObject, content: StagedContent) -> Result<Committed> {
+    pub async fn publish_upload(
+        &self,
+        holder: TaskHolder,
+        object: NewObject,
+        content: StagedContent,
+    ) -> Result<Committed> {
         let begun = self.catalog.intents_of(holder.lease).await?;
         let begun = begun.into_iter().find(|row| row.token == content.staged.token.to_string());
         let mut results = match begun {
@@ -124,7 +150,9 @@ impl Publisher {
                 let prepared = vec![Prepared { index: 0, intent, item: (object, content) }];
                 finish(&self.catalog, &self.lease, prepared, 1, OnFailure::Keep).await
             }
-            None => publish(&self.catalog, &self.lease, holder, vec![(object, content)], OnFailure::Keep).await,
+            None => {
+                publish(&self.catalog, &self.lease, holder, vec![(object, content)], OnFailure::Keep).await
+            }
         };
         results.pop().unwrap_or_else(|| Err(lost()))
     }
@@ -142,7 +170,8 @@ async fn work(
         if taken == 0 {
             return;
         }
-        let (items, answers): (Vec<_>, Vec<_>) = batch.drain(..).map(|one: Waiting| (one.item, one.answer)).unzip();
+        let (items, answers): (Vec<_>, Vec<_>) =
+            batch.drain(..).map(|one: Waiting| (one.item, one.answer)).unzip();
         let results = publish_direct(&catalog, &lease, items).await;
         for (answer, result) in answers.into_iter().zip(results) {
             // Nobody waits for it if the client went away; it is published all the same.
@@ -177,10 +206,7 @@ impl OnFailure {
     fn keeps(self, error: &ApiError) -> bool {
         match error.code() {
             ErrorCode::CatalogUnavailable => true,
-            ErrorCode::StoreUnavailable | ErrorCode::Timeout | ErrorCode::NoSpace | ErrorCode::RateLimited => {
-                self == Self::Keep
-            }
-            _ => false,
+            _ => self == Self::Keep && crate::upload::keeps_bytes(error),
         }
     }
 }
@@ -282,7 +308,7 @@ async fn finish(
     });
     let committed = catalog.commit(written.collect()).await;
     failpoint("publish.after_commit");
-    for ((one, at), outcome) in published.into_iter().zip(committed) {
+    for ((one, _), outcome) in published.into_iter().zip(committed) {
         results[one.index] = match outcome {
             Ok(committed) => Ok(committed),
             Err(error) => {
@@ -306,6 +332,12 @@ fn by_store(prepared: Vec<Prepared>) -> Vec<(Arc<OpenStore>, Vec<Prepared>)> {
     groups.into_values().collect()
 }
 
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Part {
+    Content,
+    Tree,
+}
+
 /// Steps 3 to 5: flush, rename, flush, for the contents and for the trees of those of more than one group.
 async fn to_store(
     lease: &ServerLease,
@@ -317,75 +349,103 @@ async fn to_store(
     let mut unusable = HashMap::new();
     for (at, one) in group.iter().enumerate() {
         let staged = &one.item.1.staged;
-        match key(&one.intent.key) {
-            Ok(key) => files.push((at, Publish::if_absent(staged.token.clone(), key, staged.identity.clone()))),
+        let at_key = key_for_stage(store, &staged.token)
+            .and_then(|early| early.map_or_else(|| key(&one.intent.key), Ok));
+        match at_key {
+            Ok(key) => files.push((
+                at,
+                Part::Content,
+                Publish::if_absent(staged.token.clone(), key, staged.identity.clone()),
+            )),
             Err(error) => drop(unusable.insert(at, error)),
         }
     }
     for (at, tree) in trees {
         match tree {
-            Ok(file) => files.push((at, file)),
+            Ok(file) => files.push((at, Part::Tree, file)),
             Err(error) => drop(unusable.insert(at, error)),
         }
     }
-    files.retain(|(at, _)| !unusable.contains_key(at));
+    files.retain(|(at, ..)| !unusable.contains_key(at));
 
     let outcomes = publish_files(store, &files).await;
     let mut published: HashMap<usize, Published> = HashMap::new();
     let mut taken = Vec::new();
-    for ((at, file), outcome) in files.into_iter().zip(outcomes) {
-        let is_content = file.mode == PublishMode::IfAbsent;
-        match outcome {
-            Ok(done) if is_content => drop(published.insert(at, done)),
-            Ok(_) => {}
+    for ((at, part, file), outcome) in files.into_iter().zip(outcomes) {
+        match (part, outcome) {
+            (Part::Content, Ok(Some(done))) => drop(published.insert(at, done)),
             // A foreign file lies at the natural key; ours goes where only we write.
-            Err(error) if is_content && error.kind() == ErrorKind::AlreadyExists => taken.push((at, file)),
-            Err(error) => drop(unusable.insert(at, error.into())),
+            (Part::Content, Ok(None)) => taken.push((at, Part::Content, file)),
+            (Part::Tree, Ok(Some(_))) => {}
+            // An earlier attempt got as far; the tree of a version is the same whoever writes it.
+            (Part::Tree, Ok(None)) => drop(store.store.discard(&file.token).await),
+            (_, Err(error)) => drop(unusable.insert(at, error)),
         }
     }
     let mut elsewhere = Vec::new();
-    for (at, mut file) in taken {
+    for (at, part, mut file) in taken {
         let intent = &group[at].intent;
         match version_key(intent.space, intent.version) {
-            Ok(key) if store.store.capabilities().write.late_key => {
+            Ok(key) if store.store.capabilities().write.late_key && file.key != key => {
                 file.key = key;
-                elsewhere.push((at, file));
+                elsewhere.push((at, part, file));
             }
             _ => drop(unusable.insert(
                 at,
-                ApiError::new(ErrorCode::Conflict, format!("the key '{}' is taken on store {}", file.key, store.row.name)),
+                ApiError::new(
+                    ErrorCode::Conflict,
+                    format!("the key '{}' is taken on store {}", file.key, store.row.name),
+                ),
             )),
         }
     }
     let outcomes = publish_files(store, &elsewhere).await;
-    for ((at, _), outcome) in elsewhere.into_iter().zip(outcomes) {
+    for ((at, ..), outcome) in elsewhere.into_iter().zip(outcomes) {
         match outcome {
-            Ok(done) => drop(published.insert(at, done)),
-            Err(error) => drop(unusable.insert(at, error.into())),
+            Ok(Some(done)) => drop(published.insert(at, done)),
+            Ok(None) => drop(unusable.insert(at, lost())),
+            Err(error) => drop(unusable.insert(at, error)),
         }
     }
 
-    let outcome = |at| match (unusable.remove(&at), published.remove(&at)) {
+    let mut outcome = |at| match (unusable.remove(&at), published.remove(&at)) {
         (None, Some(done)) => Ok(done),
         (Some(error), _) => Err(error),
         (None, None) => Err(lost()),
     };
-    let mut outcome = outcome;
     group.into_iter().enumerate().map(|(at, one)| (one, outcome(at))).collect()
 }
 
-async fn publish_files(store: &OpenStore, files: &[(usize, Publish)]) -> Vec<percale_store::Result<Published>> {
+/// Publishes files, each with its own outcome; of one that lies at the key already, `Ok(None)`.
+async fn publish_files(
+    store: &OpenStore,
+    files: &[(usize, Part, Publish)],
+) -> Vec<Result<Option<Published>>> {
     if files.is_empty() {
         return Vec::new();
     }
-    match store.store.publish(files.iter().map(|(_, file)| file.clone()).collect()).await {
-        Ok(outcomes) => outcomes,
-        Err(error) => files.iter().map(|_| Err(error.clone())).collect(),
+    match store.store.publish(files.iter().map(|(.., file)| file.clone()).collect()).await {
+        Ok(outcomes) => outcomes
+            .into_iter()
+            .map(|outcome| match outcome {
+                Ok(published) => Ok(Some(published)),
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(None),
+                Err(error) => Err(error.into()),
+            })
+            .collect(),
+        Err(error) => {
+            let error = ApiError::from(error);
+            files.iter().map(|_| Err(error.clone())).collect()
+        }
     }
 }
 
 /// Stages the trees of contents of more than one group, under this server's lease.
-async fn stage_trees(lease: &ServerLease, store: &OpenStore, group: &[Prepared]) -> Vec<(usize, Result<Publish>)> {
+async fn stage_trees(
+    lease: &ServerLease,
+    store: &OpenStore,
+    group: &[Prepared],
+) -> Vec<(usize, Result<Publish>)> {
     let mut wanted = Vec::new();
     let mut files = Vec::new();
     for (at, one) in group.iter().enumerate().filter(|(_, one)| one.item.1.tree.groups().len() > 1) {
@@ -414,8 +474,7 @@ async fn stage_trees(lease: &ServerLease, store: &OpenStore, group: &[Prepared])
         .map(|(at, outcome)| {
             let file = outcome.and_then(|(token, key)| {
                 let staged = staged.next().ok_or_else(lost)??;
-                // The tree of a version is the same whoever writes it, so it may be written again.
-                Ok(Publish { token, key, mode: PublishMode::Replace, identity: staged.identity })
+                Ok(Publish::if_absent(token, key, staged.identity))
             });
             (at, file)
         })
@@ -426,7 +485,9 @@ async fn stage_trees(lease: &ServerLease, store: &OpenStore, group: &[Prepared])
 /// takes the lease over.
 async fn undo(catalog: &Catalog, one: &Prepared) {
     let (_, content) = &one.item;
-    let undone = undo_files(&content.store, &one.intent, &content.staged.token, content.staged.identity.as_ref()).await;
+    let undone =
+        undo_files(&content.store, &one.intent, &content.staged.token, content.staged.identity.as_ref())
+            .await;
     let version = one.intent.version.0;
     match undone {
         Ok(()) => {
@@ -452,13 +513,18 @@ pub(crate) async fn undo_files(
     store.store.discard(token).await?;
     let own = version_key(intent.space, intent.version)?;
     let reserved = key(&intent.key)?;
-    if reserved != own && let Some(identity) = identity {
+    if reserved != own
+        && let Some(identity) = identity
+    {
         match store.store.delete_one(&reserved, Some(identity.clone())).await {
             Err(error) if error.kind() != ErrorKind::Changed => return Err(error.into()),
             _ => {}
         }
     }
     store.store.delete_one(&own, None).await?;
+    if let Some(early) = key_for_stage(store, token)? {
+        store.store.delete_one(&early, None).await?;
+    }
     store.store.delete_one(&tree_key(intent.space, intent.version)?, None).await?;
     Ok(())
 }

@@ -84,10 +84,16 @@ impl Reader {
     }
 
     /// Returns the tree of a version: from memory, from beside the copy, or made anew from the copy if it is not there.
-    async fn tree(&self, version: &OpenVersion, store: &OpenStore, replica: &Replica) -> Result<Option<Arc<HashTree>>> {
+    async fn tree(
+        &self,
+        version: &OpenVersion,
+        store: &OpenStore,
+        replica: &Replica,
+    ) -> Result<Option<Arc<HashTree>>> {
         let Some(root) = version.root else { return Ok(None) };
         if group_count(version.size) == 1 {
-            let tree = HashTree::of_single_group(version.size, root).map_err(|error| damaged(version, &error))?;
+            let tree =
+                HashTree::of_single_group(version.size, root).map_err(|error| damaged(version, &error))?;
             return Ok(Some(Arc::new(tree)));
         }
         if let Some(tree) = self.trees.get(&root) {
@@ -95,7 +101,9 @@ impl Reader {
         }
         let at = tree_key(version.space, version.version)?;
         let tree = match store.store.read_all(&at, ReadOptions::default(), MAX_TREE).await {
-            Ok(stored) => HashTree::decode(&stored).ok().filter(|tree| tree.root() == root && tree.size() == version.size),
+            Ok(stored) => HashTree::decode(&stored)
+                .ok()
+                .filter(|tree| tree.root() == root && tree.size() == version.size),
             Err(error) if error.kind() == ErrorKind::NotFound => None,
             Err(error) => return Err(error.into()),
         };
@@ -120,20 +128,20 @@ impl Reader {
         let tree = match hash(store, replica).await {
             Ok(tree) if tree.root() == root => tree,
             Ok(_) => return Err(self.found_damaged(version, replica, "the whole content").await),
-            Err(error) => return Err(error),
+            Err(error) => return Err(ApiError::from(error).with_path(&version.path)),
         };
-        let kept = match self.lease.token() {
-            Ok(token) => store
-                .store
-                .put_small(token, tree_key(version.space, version.version)?, tree.encode().into())
-                .await
-                .map_err(ApiError::from),
-            Err(error) => Err(error),
-        };
-        if let Err(error) = kept {
+        if let Err(error) = self.keep_tree(version, store, &tree).await {
             tracing::warn!(path = %version.path, %error, "the hash tree could not be kept");
         }
         Ok(tree)
+    }
+
+    /// Puts a tree beside its content, in place of what is there and cannot be used.
+    async fn keep_tree(&self, version: &OpenVersion, store: &OpenStore, tree: &HashTree) -> Result<()> {
+        let at = tree_key(version.space, version.version)?;
+        store.store.delete_one(&at, None).await?;
+        store.store.put_small(self.lease.token()?, at, tree.encode().into()).await?;
+        Ok(())
     }
 
     /// Begins to read bytes of a version.
@@ -143,11 +151,12 @@ impl Reader {
     /// - Whatever the store answers.
     pub async fn read(self: &Arc<Self>, source: Arc<Source>, range: ByteRange) -> Result<VerifiedRead> {
         let size = source.version.size;
-        let wanted = ByteRange::at(range.start().min(size.0), range.len().min(size.0 - range.start().min(size.0)));
+        let wanted =
+            ByteRange::at(range.start().min(size.0), range.len().min(size.0 - range.start().min(size.0)));
         // Whole groups, since only those can be verified.
         let covering = wanted.align_out(GROUP_SIZE, size);
         let options = ReadOptions::range(covering)
-            .if_generation(source.replica.generation.as_deref().map(Generation::new))
+            .if_generation(expected_generation(&source.store, &source.replica))
             .piece_size(ByteCount(GROUP_SIZE));
         let opened = source.store.store.read(&key(&source.replica.key)?, options).await;
         let stream = match opened {
@@ -155,7 +164,14 @@ impl Reader {
             Ok(_) => return Err(self.found_damaged(&source.version, &source.replica, "its size").await),
             Err(error) => return Err(self.store_fault(&source, error).await),
         };
-        Ok(VerifiedRead { reader: self.clone(), source, stream, wanted, at: covering.start(), pending: BytesMut::new() })
+        Ok(VerifiedRead {
+            reader: self.clone(),
+            source,
+            stream,
+            wanted,
+            at: covering.start(),
+            pending: BytesMut::new(),
+        })
     }
 
     /// Turns what a store said while reading into what the reader is told, and notes what it means for the copy.
@@ -230,8 +246,7 @@ impl Reader {
     /// `Integrity` if it is damaged or lost; what the store answers if it could not be looked at.
     pub async fn check(&self, version: &OpenVersion, replica: &Replica) -> Result<HashTree> {
         let store = self.stores.get(replica.store).await?;
-        let expected = replica.generation.as_deref().map(Generation::new);
-        let outcome = hash_if(&store, replica, if store.is_managed() { None } else { expected }).await;
+        let outcome = hash(&store, replica).await;
         let tree = match outcome {
             Ok(tree) => tree,
             Err(error) => {
@@ -244,8 +259,7 @@ impl Reader {
             return Err(self.found_damaged(version, replica, "the whole content").await);
         }
         if tree.groups().len() > 1 && version.root.is_none() {
-            let at = tree_key(version.space, version.version)?;
-            store.store.put_small(self.lease.token()?, at, tree.encode().into()).await?;
+            self.keep_tree(version, &store, &tree).await?;
         }
         let report = ReplicaReport {
             space: version.space,
@@ -263,20 +277,21 @@ impl Reader {
     }
 }
 
-/// Hashes a whole file.
-async fn hash(store: &OpenStore, replica: &Replica) -> Result<HashTree> {
-    Ok(hash_if(store, replica, replica.generation.as_deref().map(Generation::new)).await?)
+/// The generation that a native file must have. Files of a managed store are told by their hashes alone: a restored
+/// backup or a changed owner is no damage.
+fn expected_generation(store: &OpenStore, replica: &Replica) -> Option<Generation> {
+    if store.is_managed() { None } else { replica.generation.as_deref().map(Generation::new) }
 }
 
-async fn hash_if(
-    store: &OpenStore,
-    replica: &Replica,
-    generation: Option<Generation>,
-) -> percale_store::Result<HashTree> {
+/// Hashes a whole file.
+async fn hash(store: &OpenStore, replica: &Replica) -> percale_store::Result<HashTree> {
     let at = percale_store::StoreKey::parse(&replica.key).map_err(|error| {
         percale_store::Error::new(ErrorKind::InvalidKey, Operation::Read).on(&replica.key).caused_by(error)
     })?;
-    let mut stream = store.store.read(&at, ReadOptions::default().if_generation(generation)).await?;
+    let mut stream = store
+        .store
+        .read(&at, ReadOptions::default().if_generation(expected_generation(store, replica)))
+        .await?;
     let mut hasher = TreeHasher::new();
     while let Some(piece) = stream.next().await? {
         // 1 MiB takes about 0.15 ms; the store reads the next piece meanwhile.
@@ -300,7 +315,8 @@ fn unreadable(version: &OpenVersion) -> ApiError {
 }
 
 fn damaged(version: &OpenVersion, error: &dyn std::fmt::Display) -> ApiError {
-    ApiError::new(ErrorCode::Internal, format!("the hash tree cannot be used: {error}")).with_path(&version.path)
+    ApiError::new(ErrorCode::Internal, format!("the hash tree cannot be used: {error}"))
+        .with_path(&version.path)
 }
 
 /// Bytes of a version, each group verified. Ends early, with an error, before the first wrong byte.

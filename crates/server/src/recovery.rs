@@ -69,8 +69,12 @@ impl Recovery {
     async fn undo_and_log(&self, lapsed: LapsedLease) {
         let (kind, fence) = (lapsed.lease.kind, lapsed.old_fence.0);
         match self.undo(&lapsed).await {
-            Ok(intents) => tracing::info!(%kind, fence, intents, old_holder = lapsed.old_holder, "lease taken over"),
-            Err(error) => tracing::warn!(%kind, fence, %error, "lease not undone yet; it is taken over again"),
+            Ok(intents) => {
+                tracing::info!(%kind, fence, intents, old_holder = lapsed.old_holder, "lease taken over")
+            }
+            Err(error) => {
+                tracing::warn!(%kind, fence, %error, "lease not undone yet; it is taken over again")
+            }
         }
     }
 

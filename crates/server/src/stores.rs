@@ -4,15 +4,15 @@ use std::collections::HashMap;
 use std::sync::{Arc, RwLock};
 use std::time::{Duration, Instant};
 
-use percale_catalog::{Catalog, StoreLayout, StoreState};
+use percale_catalog::{Catalog, NewStore, StoreLayout, StoreState};
 use percale_core::ErrorCode;
-use percale_core::access::Caller;
 use percale_core::ids::StoreId;
 use percale_core::path::SpaceName;
 use percale_store::SharedStore;
 use percale_store::wrappers::{StackPolicy, standard_stack};
 use percale_trust::Sealer;
 
+use crate::connect::Existing;
 use crate::error::{ApiError, Result};
 
 /// How long a server believes what it knows of stores and spaces that another server may have changed.
@@ -40,7 +40,6 @@ impl OpenStore {
 pub struct Registry {
     catalog: Catalog,
     sealer: Arc<Sealer>,
-    policy: StackPolicy,
     open: RwLock<HashMap<StoreId, Arc<OpenStore>>>,
     defaults: RwLock<HashMap<SpaceName, (StoreId, Instant)>>,
 }
@@ -48,13 +47,7 @@ pub struct Registry {
 impl Registry {
     /// Makes the registry; nothing is opened yet.
     pub fn new(catalog: Catalog, sealer: Arc<Sealer>) -> Self {
-        Self {
-            catalog,
-            sealer,
-            policy: StackPolicy::default(),
-            open: RwLock::default(),
-            defaults: RwLock::default(),
-        }
+        Self { catalog, sealer, open: RwLock::default(), defaults: RwLock::default() }
     }
 
     /// Returns a store.
@@ -67,8 +60,9 @@ impl Registry {
         }
         let rows = self.catalog.stores().await?;
         let row = rows.into_iter().find(|row| row.id == id);
-        let row = row.ok_or_else(|| ApiError::new(ErrorCode::NotFound, format!("no store {id} at this site")))?;
-        let opened = Arc::new(self.open(row).await?);
+        let row =
+            row.ok_or_else(|| ApiError::new(ErrorCode::NotFound, format!("no store {id} at this site")))?;
+        let opened = Arc::new(self.open(row, Existing::MustBeThere).await?);
         let mut open = self.open.write().expect("no holder of this lock panics");
         Ok(open.entry(id).or_insert(opened).clone())
     }
@@ -142,35 +136,46 @@ impl Registry {
         Ok(chosen.id)
     }
 
-    /// Opens a store as it is described, without keeping it: to find out whether it can be used.
+    /// Adds a store to the site: keeps its row, makes and claims its root, and finds out whether it can be used. If it
+    /// cannot, the row is removed again.
     ///
     /// # Errors
-    /// `InvalidRequest` for settings that cannot be, or whatever the storage answers.
-    pub async fn probe(&self, row: percale_catalog::Store) -> Result<OpenStore> {
-        let open = self.open(row).await?;
+    /// `InvalidRequest` for settings that cannot be, or whatever catalog or storage answer.
+    pub async fn add(&self, new: NewStore) -> Result<percale_catalog::Store> {
+        let row = self.catalog.add_store(new).await?;
+        match self.try_new(row.clone()).await {
+            Ok(()) => Ok(row),
+            Err(error) => {
+                self.catalog.remove_store(row.id).await?;
+                Err(error)
+            }
+        }
+    }
+
+    async fn try_new(&self, row: percale_catalog::Store) -> Result<()> {
+        let id = row.id;
+        let open = self.open(row, Existing::MayBeNew).await?;
         if open.store.capabilities().usage {
             open.store.usage().await?;
         }
-        Ok(open)
+        self.open.write().expect("no holder of this lock panics").insert(id, Arc::new(open));
+        Ok(())
     }
 
-    async fn open(&self, row: percale_catalog::Store) -> Result<OpenStore> {
+    async fn open(&self, row: percale_catalog::Store, existing: Existing) -> Result<OpenStore> {
         let secret = match &row.secret {
             Some(sealed) => Some(self.sealer.open(SECRET_PURPOSE, &sealed.0)?),
             None => None,
         };
-        let store = crate::connect::open(&row, secret.as_deref()).await?;
-        Ok(OpenStore { store: standard_stack(store, &row.name, &self.policy), row })
+        let secret = secret.as_ref().map(|secret| secret.expose().as_slice());
+        let store = crate::connect::open(&row, secret, existing).await?;
+        let policy = StackPolicy::new(&row.name, &store);
+        Ok(OpenStore { store: standard_stack(store, &policy), row })
     }
 
     /// Returns what a caller who manages the site sees of a store's room: total and free bytes.
     pub async fn usage(&self, id: StoreId) -> Option<percale_store::Usage> {
         let open = self.get(id).await.ok()?;
         if open.store.capabilities().usage { open.store.usage().await.ok() } else { None }
-    }
-
-    /// Tells whether a caller may add, change and remove stores.
-    pub fn may_manage(caller: &Caller) -> bool {
-        caller.is_admin()
     }
 }

@@ -9,19 +9,21 @@ use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use percale_api::uploads::{CommitUpload, NewUpload, Upload};
-use percale_catalog::{AnswerKey, Catalog, Committed, Condition, Lease, LeaseKind, TaskHolder};
+use percale_catalog::{
+    AnswerKey, Catalog, Committed, Condition, IntentRow, Lease, LeaseKind, Remembered, TaskHolder,
+};
 use percale_core::access::{Caller, Permission};
-use percale_core::digest::Hasher;
+use percale_core::digest::{Algorithm, Digest, Hasher};
 use percale_core::ids::{LeaseId, StoreId};
-use percale_core::tree::{GROUP_SIZE, group_range, hash_group};
+use percale_core::tree::{GROUP_SIZE, HashTree, RootHash, TreeHasher, group_range, hash_group};
 use percale_core::{ByteCount, ByteRange, ErrorCode, ObjectPath, Timestamp};
 use percale_mover::{DataFrame, ReceivedGroups};
-use percale_store::{Stage, StageOptions, StageToken};
+use percale_store::{ErrorKind, FileIdentity, ReadOptions, Stage, StageOptions, StageToken, Staged};
 use serde::{Deserialize, Serialize};
 use tokio::sync::RwLock;
 
 use crate::error::{ApiError, Result};
-use crate::publish::{NewObject, Publisher, StagedContent};
+use crate::publish::{NewObject, Publisher, StagedContent, key_for_stage};
 use crate::stores::{OpenStore, Registry};
 
 /// Bytes after which what arrived is flushed and the marker written: what is sent again at most after a power failure.
@@ -54,10 +56,37 @@ pub struct Session {
     holder: TaskHolder,
     owner: String,
     /// Taken out when the upload is committed. Writers share it, since parts are written side by side.
-    stage: RwLock<Option<Box<dyn Stage>>>,
+    writing: RwLock<Option<Writing>>,
     arrived: Mutex<Arrived>,
     /// One at a time: a marker must not be older than the one it replaces.
     marking: tokio::sync::Mutex<()>,
+}
+
+enum Writing {
+    /// Bytes may still arrive.
+    Stage(Box<dyn Stage>),
+    /// A commit got as far as giving the file its key, and the server died then or the catalog was away.
+    Published(Staged),
+}
+
+impl Writing {
+    fn stage(&self) -> Option<&dyn Stage> {
+        match self {
+            Self::Stage(stage) => Some(stage.as_ref()),
+            Self::Published(_) => None,
+        }
+    }
+}
+
+/// An upload that became a version.
+#[derive(Debug, Clone)]
+pub struct Done {
+    /// The version.
+    pub committed: Committed,
+    /// Its size.
+    pub size: ByteCount,
+    /// Its root.
+    pub root: RootHash,
 }
 
 struct Arrived {
@@ -89,7 +118,7 @@ impl Uploads {
     /// - What [`Catalog::permission`] says of the path.
     pub async fn open(&self, caller: &Caller, new: NewUpload, condition: Condition) -> Result<Upload> {
         let size = ByteCount(new.size);
-        crate::http::authorize(&self.catalog, caller, &new.path, Permission::Write).await?;
+        crate::authorize::authorize(&self.catalog, caller, &new.path, Permission::Write).await?;
         let store = self.stores.for_new_data(&space_of(&new.path)?).await?;
         let most = store.store.capabilities().write.max_size.unwrap_or(MAX_SIZE).min(MAX_SIZE);
         if size > most {
@@ -125,11 +154,18 @@ impl Uploads {
         Ok(upload)
     }
 
-    async fn begin(&self, lease: &Lease, body: Body, store: Arc<OpenStore>, owner: String) -> Result<Arc<Session>> {
-        let json = serde_json::to_value(&body)
-            .map_err(|error| ApiError::new(ErrorCode::Internal, format!("cannot describe an upload: {error}")))?;
+    async fn begin(
+        &self,
+        lease: &Lease,
+        body: Body,
+        store: Arc<OpenStore>,
+        owner: String,
+    ) -> Result<Arc<Session>> {
+        let json = serde_json::to_value(&body).map_err(|error| {
+            ApiError::new(ErrorCode::Internal, format!("cannot describe an upload: {error}"))
+        })?;
         self.catalog.update_lease_body(lease.id, lease.fence, json).await?;
-        Session::open(lease, body, store, owner, false).await
+        Session::open(lease, body, store, owner, Begun::New).await
     }
 
     async fn keep(&self, session: Arc<Session>) {
@@ -146,7 +182,8 @@ impl Uploads {
     /// # Errors
     /// `NotFound` if there is none, or it is another's.
     pub async fn session(&self, caller: &Caller, id: LeaseId) -> Result<Arc<Session>> {
-        let missing = || ApiError::new(ErrorCode::NotFound, format!("no upload {id}: it ended, or was never opened"));
+        let missing =
+            || ApiError::new(ErrorCode::NotFound, format!("no upload {id}: it ended, or was never opened"));
         let is_allowed = |owner: &str| caller.is_admin() || owner == owner_of(caller);
         // Held while it is opened, so that two requests do not open it twice.
         let mut sessions = self.sessions.lock().await;
@@ -163,9 +200,29 @@ impl Uploads {
         let body: Body = serde_json::from_value(lease.body.clone()).map_err(|_| missing())?;
         let store = self.stores.get(body.store).await?;
         let owner = lease.holder.clone();
-        let session = Session::open(&lease, body, store, owner, true).await?;
+        let begun = self.begun(&lease, &body, &store).await?;
+        let session = Session::open(&lease, body, store, owner, begun).await?;
         sessions.insert(id, session.clone());
         Ok(session)
+    }
+
+    /// Finds out how far an upload got that this process does not know.
+    async fn begun(&self, lease: &Lease, body: &Body, store: &OpenStore) -> Result<Begun> {
+        let token = body.token.to_string();
+        let intents = self.catalog.intents_of(lease.id).await?;
+        let Some(row) = intents.into_iter().find(|row| row.token == token) else { return Ok(Begun::Resumed) };
+        let staged = store.store.staged(Some(body.token.fence())).await?;
+        if staged.iter().any(|staged| staged.token == body.token) {
+            return Ok(Begun::Resumed);
+        }
+        match published(store, &row, body).await? {
+            Some(begun) => Ok(begun),
+            None => {
+                // Neither staged nor published: it begins anew, without the intent that speaks of other bytes.
+                self.catalog.abandon(vec![row.intent.id]).await?;
+                Ok(Begun::Resumed)
+            }
+        }
     }
 
     /// Writes a verified group, and lengthens the upload's life.
@@ -192,7 +249,7 @@ impl Uploads {
     ///
     /// # Errors
     /// `Conflict` if `offset` is not where the upload stands.
-    pub async fn append<S>(&self, session: &Session, offset: u64, mut body: S) -> Result<ByteCount>
+    pub async fn append<S>(&self, session: &Session, offset: u64, body: &mut S) -> Result<ByteCount>
     where
         S: futures::Stream<Item = Result<Bytes>> + Unpin + Send,
     {
@@ -242,77 +299,94 @@ impl Uploads {
         Ok(())
     }
 
-    /// Verifies the whole and publishes it.
+    /// Verifies the whole and publishes it. Asked again after the answer was lost, gives the same answer.
     ///
     /// # Errors
     /// - `UploadIncomplete` if something is missing; it can still be sent.
     /// - `DigestMismatch` if the root or a digest is not what the sender said; the upload stays.
     /// - `Conflict`, `PreconditionFailed`, `AlreadyExists` if another writer was first; the upload is over.
-    pub async fn commit(
-        &self,
-        caller: &Caller,
-        session: &Session,
-        claimed: CommitUpload,
-        answer: Option<AnswerKey>,
-    ) -> Result<Committed> {
-        let Body { path, size, condition, parents, mtime, .. } = session.body.clone();
-        session.write_empty().await?;
-        let tree = {
-            let arrived = session.arrived();
-            arrived.groups.tree().map_err(|_| {
-                let missing = arrived.groups.missing().total();
-                ApiError::new(ErrorCode::UploadIncomplete, format!("{missing} of {size} have not arrived")).with_path(&path)
-            })?
-        };
-        if let Some(root) = claimed.root.filter(|root| *root != tree.root()) {
-            let detail = format!("the sender's root is {root}, that of what arrived is {}", tree.root());
-            return Err(ApiError::new(ErrorCode::DigestMismatch, detail).with_path(&path));
+    pub async fn commit(&self, caller: &Caller, id: LeaseId, claimed: CommitUpload) -> Result<Done> {
+        let key = answer_key(caller, id);
+        if let Some(done) = self.committed_before(&key, id).await? {
+            return Ok(done);
         }
-        session.check(&claimed).await?;
-        // What was accepted must outlast the crash of the machine before it is spoken of.
-        let Some(stage) = session.stage.write().await.take() else {
+        let session = match self.session(caller, id).await {
+            Ok(session) => session,
+            Err(error) => {
+                self.catalog.forget(&key).await?;
+                return Err(error);
+            }
+        };
+        let tree = session.verify(&claimed).await?;
+        // The marker then names every group, should this server die before the end.
+        session.mark().await?;
+        let Some(writing) = session.writing.write().await.take() else {
+            // Another request is committing it.
             return Err(session.over());
         };
-        let token = session.body.token.clone();
-        let object =
-            NewObject { caller: caller.clone(), path, parents, condition, mtime, digests: claimed.digests, answer };
-        let outcome = match stage.finish().await {
+        let staged = match writing {
+            Writing::Stage(stage) => stage.finish().await.map_err(ApiError::from),
+            Writing::Published(staged) => Ok(staged),
+        };
+        let (size, root) = (tree.size(), tree.root());
+        let Body { path, condition, parents, mtime, .. } = session.body.clone();
+        let outcome = match staged {
             Ok(staged) => {
                 let content = StagedContent { store: session.store.clone(), staged, tree };
+                let (caller, digests) = (caller.clone(), claimed.digests);
+                let object =
+                    NewObject { caller, path, parents, condition, mtime, digests, answer: Some(key.clone()) };
                 self.publisher.publish_upload(session.holder, object, content).await
             }
-            Err(error) => Err(ApiError::from(error).with_path(&object.path)),
+            Err(error) => Err(error.with_path(&path)),
         };
         // Whatever came of it, the next request begins from what is stored.
         self.sessions.lock().await.remove(&session.id);
-        let is_over = match &outcome {
-            Ok(_) => true,
-            Err(error) => !matches!(
-                error.code(),
-                ErrorCode::CatalogUnavailable
-                    | ErrorCode::StoreUnavailable
-                    | ErrorCode::Timeout
-                    | ErrorCode::NoSpace
-                    | ErrorCode::RateLimited
-            ),
-        };
-        if is_over {
-            self.end(session, &token).await;
+        if outcome.as_ref().err().is_none_or(|error| !keeps_bytes(error)) {
+            self.end(&session).await;
         }
-        outcome
+        if outcome.is_err() {
+            self.catalog.forget(&key).await?;
+        }
+        outcome.map(|committed| Done { committed, size, root })
+    }
+
+    /// Returns what a commit gave whose answer was lost. One that was begun and not ended, since its server died, is
+    /// begun again: only one of two can take the upload.
+    async fn committed_before(&self, key: &AnswerKey, id: LeaseId) -> Result<Option<Done>> {
+        let answer = match self.catalog.remember(key, request_hash(id)).await? {
+            Remembered::Same(answer) => answer,
+            Remembered::First | Remembered::InProgress | Remembered::Mismatch => return Ok(None),
+        };
+        let committed: Committed = serde_json::from_str(&answer.body).map_err(|error| {
+            ApiError::internal(format!("cannot read the answer kept for upload {id}")).with_source(error)
+        })?;
+        let system = crate::app::system_caller();
+        let version = self.catalog.open_by_id(&system, committed.position.space, committed.version).await?;
+        let root = version
+            .root
+            .ok_or_else(|| ApiError::internal(format!("upload {id} gave a version without a root")))?;
+        Ok(Some(Done { committed, size: version.size, root }))
     }
 
     /// Gives an upload up and removes what arrived.
     pub async fn abort(&self, session: &Session) -> Result<()> {
-        session.stage.write().await.take();
+        session.writing.write().await.take();
         self.sessions.lock().await.remove(&session.id);
-        self.end(session, &session.body.token).await;
+        // A publication that was begun is undone with the lease.
+        if self.catalog.intents_of(session.holder.lease).await?.is_empty() {
+            self.end(session).await;
+        } else {
+            self.catalog.renew_lease(session.holder.lease, session.holder.fence, Duration::ZERO).await?;
+        }
         Ok(())
     }
 
     /// Removes what is left of an upload. What fails is left to the take-over of its lease.
-    async fn end(&self, session: &Session, token: &StageToken) {
-        let discarded = session.store.store.discard(token).await.map(drop).map_err(ApiError::from);
+    async fn end(&self, session: &Session) {
+        // The fence is this upload's alone.
+        let discarded =
+            session.store.store.discard_fence(session.holder.fence).await.map(drop).map_err(ApiError::from);
         let ended = match discarded {
             Ok(()) => self
                 .catalog
@@ -333,33 +407,44 @@ impl Session {
         body: Body,
         store: Arc<OpenStore>,
         owner: String,
-        resume: bool,
+        begun: Begun,
     ) -> Result<Arc<Self>> {
-        let can_resume = store.store.capabilities().write.resumable;
-        let mut options = StageOptions::new(body.token.clone()).size(body.size);
-        if !store.store.capabilities().write.late_key {
-            options = options.key(crate::publish::key(&format!(".percale/uploads/{}", lease.id))?);
-        }
-        let mut groups = ReceivedGroups::new(body.size);
-        if resume && can_resume {
-            options = options.resume();
-        }
-        let stage = match store.store.stage(options).await {
-            // Its bytes may have been published already, by a commit whose answer was lost.
-            Err(error) => return Err(error.into()),
-            Ok(stage) => stage,
+        let size = body.size;
+        let (writing, groups) = match begun {
+            Begun::Published(staged, tree) => {
+                let mut groups = ReceivedGroups::new(size);
+                for (number, hash) in (0..).zip(tree.groups()) {
+                    groups.insert(number, *hash);
+                }
+                (Writing::Published(staged), groups)
+            }
+            Begun::New | Begun::Resumed => {
+                let can_resume = store.store.capabilities().write.resumable;
+                let mut options = StageOptions::new(body.token.clone()).size(size);
+                options.key = key_for_stage(&store, &body.token)?;
+                let is_resumed = matches!(begun, Begun::Resumed) && can_resume;
+                if is_resumed {
+                    options = options.resume();
+                }
+                let stage = store.store.stage(options).await?;
+                let marker = if is_resumed { stage.read_marker().await? } else { None };
+                let groups = marker.and_then(|marker| ReceivedGroups::decode(&marker, size));
+                (Writing::Stage(stage), groups.unwrap_or_else(|| ReceivedGroups::new(size)))
+            }
         };
-        if resume && can_resume && let Some(marker) = stage.read_marker().await? {
-            groups = ReceivedGroups::decode(&marker, body.size).unwrap_or(groups);
-        }
         Ok(Arc::new(Self {
             id: lease.id,
             holder: TaskHolder { lease: lease.id, fence: lease.fence },
             body,
             store,
             owner,
-            stage: RwLock::new(Some(stage)),
-            arrived: Mutex::new(Arrived { groups, unmarked: 0, renewed: Instant::now(), expires: lease.expires }),
+            writing: RwLock::new(Some(writing)),
+            arrived: Mutex::new(Arrived {
+                groups,
+                unmarked: 0,
+                renewed: Instant::now(),
+                expires: lease.expires,
+            }),
             marking: tokio::sync::Mutex::new(()),
         }))
     }
@@ -369,7 +454,8 @@ impl Session {
     }
 
     fn over(&self) -> ApiError {
-        ApiError::new(ErrorCode::LeaseExpired, "the upload was committed or given up meanwhile").with_path(&self.body.path)
+        ApiError::new(ErrorCode::LeaseExpired, "the upload was committed or given up meanwhile")
+            .with_path(&self.body.path)
     }
 
     /// Returns where the object will be.
@@ -405,14 +491,15 @@ impl Session {
         match self.arrived().groups.get(number) {
             Some(hash) if hash == group.hash => return Ok(()),
             Some(_) => {
-                let detail = format!("other bytes than before for group {number}: the source changed meanwhile");
+                let detail =
+                    format!("other bytes than before for group {number}: the source changed meanwhile");
                 return Err(ApiError::new(ErrorCode::VersionChanged, detail).with_path(&self.body.path));
             }
             None => {}
         }
         {
-            let stage = self.stage.read().await;
-            let stage = stage.as_ref().ok_or_else(|| self.over())?;
+            let writing = self.writing.read().await;
+            let stage = writing.as_ref().and_then(Writing::stage).ok_or_else(|| self.over())?;
             stage.write_at(group.offset, group.bytes.clone()).await?;
         }
         let is_due = {
@@ -429,14 +516,6 @@ impl Session {
         if is_due { self.mark().await } else { Ok(()) }
     }
 
-    /// An empty content has one group that nobody sends.
-    async fn write_empty(&self) -> Result<()> {
-        if self.body.size.0 == 0 {
-            self.arrived().groups.insert(0, hash_group(ByteCount::ZERO, 0, b""));
-        }
-        Ok(())
-    }
-
     /// Flushes what arrived and writes the marker, in this order: the marker never names what a power failure can take.
     ///
     /// # Errors
@@ -447,43 +526,124 @@ impl Session {
         }
         let _one = self.marking.lock().await;
         let groups = self.arrived().groups.clone();
-        let stage = self.stage.read().await;
-        let Some(stage) = stage.as_ref() else { return Ok(()) };
+        let writing = self.writing.read().await;
+        let Some(stage) = writing.as_ref().and_then(Writing::stage) else { return Ok(()) };
         stage.sync_progress().await?;
         stage.write_marker(groups.encode().into()).await?;
         Ok(())
     }
 
-    /// Reads back what arrived to compute digests that need all bytes in order.
-    async fn check(&self, claimed: &CommitUpload) -> Result<()> {
-        if claimed.digests.is_empty() {
-            return Ok(());
-        }
-        let mut hasher = Hasher::new(claimed.digests.iter().map(|digest| digest.algorithm()));
+    /// Checks that everything arrived and is what the sender says, and returns its tree.
+    async fn verify(&self, claimed: &CommitUpload) -> Result<HashTree> {
         let size = self.body.size;
-        let mut at = 0;
-        while at < size.0 {
-            let range = ByteRange::at(at, GROUP_SIZE.min(size.0 - at));
-            let bytes = {
-                let stage = self.stage.read().await;
-                stage.as_ref().ok_or_else(|| self.over())?.read_at(range).await?
-            };
-            at += bytes.len() as u64;
-            let hashed = tokio::task::spawn_blocking(move || {
-                hasher.update(&bytes);
-                hasher
-            });
-            hasher = hashed.await.map_err(|error| ApiError::new(ErrorCode::Internal, error.to_string()))?;
+        let tree = {
+            let mut arrived = self.arrived();
+            if size == ByteCount::ZERO {
+                // An empty content has one group, which nobody need send.
+                arrived.groups.insert(0, hash_group(size, 0, b""));
+            }
+            arrived.groups.tree().map_err(|_| {
+                let detail = format!("{} of {size} have not arrived", arrived.groups.missing().total());
+                ApiError::new(ErrorCode::UploadIncomplete, detail).with_path(&self.body.path)
+            })?
+        };
+        if let Some(root) = claimed.root.filter(|root| *root != tree.root()) {
+            let detail = format!("the sender's root is {root}, that of what arrived is {}", tree.root());
+            return Err(ApiError::new(ErrorCode::DigestMismatch, detail).with_path(&self.body.path));
         }
-        let computed = hasher.finish();
-        match claimed.digests.iter().find(|digest| !computed.contains(digest)) {
-            None => Ok(()),
+        let root = tree.root().to_digest();
+        let others: Vec<Digest> = claimed.digests.iter().filter(|digest| **digest != root).cloned().collect();
+        if others.is_empty() {
+            return Ok(tree);
+        }
+        let algorithms: Vec<Algorithm> = others.iter().map(Digest::algorithm).collect();
+        let computed = self.digests(algorithms).await?;
+        match others.iter().find(|digest| !computed.contains(digest)) {
+            None => Ok(tree),
             Some(digest) => {
                 let detail = format!("what arrived does not have the digest {digest}");
                 Err(ApiError::new(ErrorCode::DigestMismatch, detail).with_path(&self.body.path))
             }
         }
     }
+
+    /// Reads back what arrived to compute digests that need all bytes in order.
+    async fn digests(&self, algorithms: Vec<Algorithm>) -> Result<Vec<Digest>> {
+        let mut hasher = Hasher::new(algorithms);
+        let size = self.body.size;
+        let mut at = 0;
+        while at < size.0 {
+            let range = ByteRange::at(at, GROUP_SIZE.min(size.0 - at));
+            let bytes = {
+                let writing = self.writing.read().await;
+                let stage = writing.as_ref().and_then(Writing::stage).ok_or_else(|| self.over())?;
+                stage.read_at(range).await?
+            };
+            at += bytes.len() as u64;
+            let hashed = tokio::task::spawn_blocking(move || {
+                hasher.update(&bytes);
+                hasher
+            });
+            hasher =
+                hashed.await.map_err(|error| ApiError::internal("hashing did not end").with_source(error))?;
+        }
+        Ok(hasher.finish())
+    }
+}
+
+/// How far an upload is when a session for it is opened.
+enum Begun {
+    /// It was just opened.
+    New,
+    /// Some of it may have arrived.
+    Resumed,
+    /// All of it arrived and has its key; only the catalog does not know yet.
+    Published(Staged, HashTree),
+}
+
+/// Returns the file that a commit had given its key already, with its tree.
+async fn published(store: &OpenStore, row: &IntentRow, body: &Body) -> Result<Option<Begun>> {
+    let identity = row.identity.as_deref().map(FileIdentity::new);
+    let own = crate::publish::version_key(row.intent.space, row.intent.version)?;
+    for key in [crate::publish::key(&row.intent.key)?, own] {
+        let meta = match store.store.stat(&key).await {
+            Ok(meta) => meta,
+            Err(error) if error.kind() == ErrorKind::NotFound => continue,
+            Err(error) => return Err(error.into()),
+        };
+        if meta.identity.is_none() || meta.identity != identity || meta.size != body.size {
+            continue;
+        }
+        // Hashed again rather than believed: the tree beside it may not have been flushed.
+        let mut stream = store.store.read(&key, ReadOptions::default()).await?;
+        let mut hasher = TreeHasher::new();
+        while let Some(piece) = stream.next().await? {
+            hasher.update(&piece);
+        }
+        let staged = Staged { token: body.token.clone(), size: meta.size, identity };
+        return Ok(Some(Begun::Published(staged, hasher.finish())));
+    }
+    Ok(None)
+}
+
+/// Tells whether asking again can help, so that what arrived is kept.
+pub(crate) fn keeps_bytes(error: &ApiError) -> bool {
+    matches!(
+        error.code(),
+        ErrorCode::CatalogUnavailable
+            | ErrorCode::StoreUnavailable
+            | ErrorCode::Timeout
+            | ErrorCode::NoSpace
+            | ErrorCode::RateLimited
+    )
+}
+
+fn answer_key(caller: &Caller, id: LeaseId) -> AnswerKey {
+    AnswerKey { caller: owner_of(caller), key: format!("upload:{id}") }
+}
+
+fn request_hash(id: LeaseId) -> [u8; 32] {
+    RootHash::of(id.0.as_bytes()).0
 }
 
 /// Returns the space of a path that names something in one.
@@ -493,7 +653,9 @@ impl Session {
 pub fn space_of(path: &ObjectPath) -> Result<percale_core::path::SpaceName> {
     match path.space() {
         Some(space) if !path.is_space() => Ok(space),
-        _ => Err(ApiError::new(ErrorCode::InvalidPath, format!("{path} cannot be an object")).with_path(path)),
+        _ => {
+            Err(ApiError::new(ErrorCode::InvalidPath, format!("{path} cannot be an object")).with_path(path))
+        }
     }
 }
 

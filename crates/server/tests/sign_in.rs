@@ -62,7 +62,7 @@ async fn only_good_tokens_are_taken() {
             answer.expect_problem(code);
             assert_eq!(answer.status, 401);
             assert!(answer.header("www-authenticate").starts_with("Bearer "), "{:?}", answer.headers);
-            assert!(!answer.text.contains(&*signature), "the token is in the answer");
+            assert!(!answer.text.contains(signature), "the token is in the answer");
         }
     }
     let basic = server.anonymous().request(Method::GET, "/v1/whoami").basic_auth("a", Some("b"));

@@ -7,6 +7,8 @@ mod common;
 use std::time::Duration;
 
 use common::{Client, Server, eventually, send};
+use futures::StreamExt as _;
+use percale_core::access::{Caller, Identity};
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -137,4 +139,50 @@ async fn a_task_of_a_stopped_server_goes_on_after_the_restart() {
     let done = tokio::time::timeout(Duration::from_secs(30), finished(&alice, &task)).await.unwrap();
     assert_eq!(done["state"], "succeeded", "{done}");
     assert_eq!(done["progress"]["items_done"], 20, "an item is counted twice or not at all");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_large_collection_is_removed_by_a_task() {
+    let server = Server::with_space().await;
+    let alice = server.user("alice").await;
+    alice.mkdir("/s/d").await.expect(201);
+    let catalog = server.running.app().catalog.clone();
+    let owner = Caller::user(Identity::local("alice"));
+    let made = futures::stream::iter(0..10_500)
+        .map(|number| {
+            let (catalog, owner) = (catalog.clone(), owner.clone());
+            async move {
+                let path = format!("/s/d/{number}").parse().unwrap();
+                catalog.create_collection(&owner, &path, false).await.unwrap();
+            }
+        })
+        .buffer_unordered(512)
+        .count()
+        .await;
+    assert_eq!(made, 10_500);
+    let answer = alice.delete("/v1/entries/s/d?recursive=true").await;
+    let task = answer.expect(202);
+    assert_eq!(answer.header("location"), format!("/v1/tasks/{}", task["id"].as_str().unwrap()));
+    let done = finished(&alice, &task).await;
+    assert_eq!(
+        (&done["state"], &done["progress"]["items_done"]),
+        (&json!("succeeded"), &json!(10_501)),
+        "{done}"
+    );
+    alice.get("/v1/entries/s/d").await.expect_problem("not_found");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_queued_task_is_cancelled_and_tried_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut config = common::config(&directory);
+    config.tasks.workers = 0;
+    let server = Server::with(directory, config).await;
+    server.admin.post("/v1/spaces", json!({"name": "s", "owner": "user:alice"})).await.expect(201);
+    let alice = server.user("alice").await;
+    let task = alice.post("/v1/tasks", json!({"kind": "verify", "path": "/s"})).await.expect(201);
+    let address = format!("/v1/tasks/{}", task["id"].as_str().unwrap());
+    assert_eq!(alice.get(&address).await.expect(200)["state"], "queued");
+    assert_eq!(alice.post(&format!("{address}/cancel"), json!({})).await.expect(200)["state"], "cancelled");
+    assert_eq!(alice.post(&format!("{address}/retry"), json!({})).await.expect(200)["state"], "queued");
 }

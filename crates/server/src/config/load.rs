@@ -275,6 +275,20 @@ mod tests {
     }
 
     #[test]
+    fn a_url_with_a_password_is_read_from_a_file_of_its_owners() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("url");
+        std::fs::write(&file, "postgres://percale:s3cret@db/percale\n").unwrap();
+        let set_mode = |mode| std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).unwrap();
+        set_mode(0o600);
+        let loaded = with_flags(&[("catalog.url_file", file.to_str().unwrap())]).unwrap();
+        assert_eq!(loaded.config.catalog_url().unwrap(), "postgres://percale:s3cret@db/percale");
+        set_mode(0o640);
+        assert!(loaded.config.catalog_url().unwrap_err().to_string().contains("0640"));
+    }
+
+    #[test]
     fn a_password_is_not_shown() {
         let loaded = with_flags(&[("catalog.url", "postgres://percale:s3cret@db/percale")]).unwrap();
         let shown = loaded.settings().into_iter().find(|s| s.key == "catalog.url").unwrap().value;

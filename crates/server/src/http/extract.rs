@@ -1,9 +1,12 @@
 //! Extractors whose refusals are problems: path, query and JSON body.
 
+use std::time::Duration;
+
 use axum::extract::rejection::PathRejection;
 use axum::extract::{FromRequest, FromRequestParts, Path, RawQuery, Request};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
+use futures::{Stream, StreamExt as _};
 use http::header::CONTENT_TYPE;
 use http::request::Parts;
 use http_body_util::{BodyExt as _, Limited};
@@ -161,6 +164,28 @@ pub fn parse_json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T> {
         let shown: String = error.to_string().chars().take(400).collect();
         ApiError::invalid(format!("cannot read the JSON body: {}", lower(&shown)))
     })
+}
+
+/// Bytes of a refused body that are still read, and for how long. Most clients read an answer only after they have sent
+/// everything, and would see a broken connection instead of the reason.
+const DRAIN_BYTES: usize = 32 << 20;
+const DRAIN_WITHIN: Duration = Duration::from_secs(5);
+
+/// Reads the rest of a body whose request was refused, within bounds.
+pub async fn drain<S>(mut body: S)
+where
+    S: Stream<Item = Result<Bytes>> + Unpin,
+{
+    let mut left = DRAIN_BYTES;
+    let reading = async {
+        while let Some(Ok(piece)) = body.next().await {
+            left = left.saturating_sub(piece.len());
+            if left == 0 {
+                break;
+            }
+        }
+    };
+    let _ = tokio::time::timeout(DRAIN_WITHIN, reading).await;
 }
 
 /// Says why a body could not be read to its end.

@@ -50,7 +50,7 @@ pub fn answer_key(caller: &Caller, key: String) -> Result<AnswerKey> {
     Ok(AnswerKey { caller: Subject::User(user).to_string(), key })
 }
 
-/// Does what a request asks for, once for each key.
+/// Does what a request asks for, once for each key. `request` is its address and its body, which must be the same again.
 ///
 /// The work goes on if the client goes away, so that the repetition finds its answer. A failure is not kept: the same
 /// key may try again.
@@ -61,7 +61,7 @@ pub async fn once<T, F>(
     app: &AppState,
     caller: &Caller,
     headers: &HeaderMap,
-    request: &impl Serialize,
+    request: (&'static str, &impl Serialize),
     work: F,
 ) -> Result<(Made<T>, HeaderMap)>
 where
@@ -73,7 +73,7 @@ where
     };
     let key = answer_key(caller, key)?;
     let unreadable = |error| ApiError::internal("cannot write the request as JSON").with_source(error);
-    let request = serde_json::to_vec(&(std::any::type_name::<T>(), request)).map_err(unreadable)?;
+    let request = serde_json::to_vec(&request).map_err(unreadable)?;
     match app.catalog.remember(&key, *blake3::hash(&request).as_bytes()).await? {
         Remembered::First => {}
         Remembered::Same(answer) => {

@@ -224,6 +224,17 @@ pub fn metrics() -> Option<&'static PrometheusHandle> {
 mod tests {
     use super::*;
 
+    #[tokio::test]
+    async fn a_panic_is_answered_without_its_words() {
+        use http_body_util::BodyExt as _;
+        let response = answer_panic(Box::new("secret words".to_owned()));
+        assert_eq!(response.status(), 500);
+        let body = response.into_body().collect().await.unwrap().to_bytes();
+        let problem: Problem = serde_json::from_slice(&body).unwrap();
+        assert_eq!(problem.code, "internal");
+        assert!(!problem.detail.contains("secret"));
+    }
+
     #[test]
     fn a_traceparent_is_kept_and_junk_replaced() {
         let read = |text: &'static str| TraceId::from_traceparent(&HeaderValue::from_static(text));

@@ -91,7 +91,7 @@ async fn create_space(
             Ok(Made { status: StatusCode::CREATED, body: describe(space, &stores) })
         }
     };
-    let (made, replayed) = once(&app, &caller, &headers, &new, work).await?;
+    let (made, replayed) = once(&app, &caller, &headers, ("/v1/spaces", &new), work).await?;
     let location = header_value(&format!("/v1/spaces/{}", made.body.name));
     Ok((replayed, [(header::LOCATION, location)], made).into_response())
 }

@@ -83,7 +83,7 @@ async fn add_store(
             Ok(Made { status: StatusCode::CREATED, body: describe(&app, row).await })
         }
     };
-    let (made, replayed) = once(&app, &session.caller, &headers, &new, work).await?;
+    let (made, replayed) = once(&app, &session.caller, &headers, ("/v1/stores", &new), work).await?;
     let location = header_value(&format!("/v1/stores/{}", made.body.name));
     Ok((replayed, [(header::LOCATION, location)], made).into_response())
 }

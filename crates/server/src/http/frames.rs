@@ -1,0 +1,606 @@
+//! Many objects in one stream: `/v1/frames/push` and `/v1/frames/pull` (`docs/design/frames.md`).
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use futures::{StreamExt, TryStreamExt, stream};
+use http::{HeaderValue, header};
+use percale_api::uploads::{ItemDone, Pull, PullItem, PulledItem, PushItem, PushResult, PushResults};
+use percale_api::{Problem, media};
+use percale_catalog::OpenVersion;
+use percale_core::access::{Caller, Permission};
+use percale_core::path::SpaceName;
+use percale_core::tree::{GROUP_SIZE, HashTree, group_count, hash_group};
+use percale_core::{ByteCount, ByteRange, ErrorCode, ObjectPath};
+use percale_mover::{DataFrame, Decoder, Encoder, Frame, FrameError, ReceivedGroups};
+use percale_store::{SmallFile, Stage, StageOptions};
+use tokio::sync::{Semaphore, mpsc};
+use tokio::task::JoinSet;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::auth::Auth;
+use super::data::committed_body;
+use super::extract::{Json, body_error, drain, parse_json};
+use super::uploads::require_frames;
+use crate::publish::{MAX_BATCH, NewObject, StagedContent, key_for_stage};
+use crate::reading::{Piece, Source};
+use crate::stores::OpenStore;
+use crate::upload::space_of;
+use crate::{ApiError, AppState, Result};
+
+/// Bytes of small objects that make a batch: what is written and flushed at once in some tens of milliseconds.
+const BATCH_BYTES: u64 = 32 << 20;
+/// Batches of one stream that are on their way while the next arrives.
+const BATCHES: usize = 2;
+/// Pieces of a pull that wait for the network.
+const PULL_QUEUE: usize = 8;
+/// Small objects of a pull that are read side by side.
+const PULL_READS: usize = 8;
+
+/// The routes of this file.
+pub fn routes() -> OpenApiRouter<AppState> {
+    OpenApiRouter::new().routes(routes!(push)).routes(routes!(pull))
+}
+
+/// Writes many whole objects.
+///
+/// Each item is an object of its own, with its own result; those that fail do not harm the others. Items are published
+/// in batches while the stream goes on. If the stream is cut, what was published stays.
+#[utoipa::path(
+    post, path = "/v1/frames/push", tag = "data",
+    request_body(content = Vec<u8>, content_type = "application/vnd.percale.frames"),
+    responses(
+        (status = 200, description = "a result for each item, in their order", body = PushResults),
+        (status = "default", description = "a problem", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+async fn push(
+    State(app): State<AppState>,
+    Auth(caller): Auth,
+    request: Request,
+) -> Result<Json<PushResults>> {
+    let is_frames = require_frames(&request);
+    let mut body = request.into_body().into_data_stream().map_err(body_error);
+    let mut decoder = Decoder::new();
+    let mut push = Push::new(app, caller);
+    let outcome = async {
+        is_frames?;
+        while let Some(piece) = body.next().await {
+            decoder.feed(piece?);
+            while let Some(frame) = decoder.next().map_err(frame_error)? {
+                push.take(frame).await?;
+            }
+        }
+        decoder.finish().map_err(frame_error)
+    };
+    match outcome.await {
+        Ok(()) => push.finish().await.map(Json),
+        Err(error) => {
+            push.give_up().await;
+            drain(body).await;
+            Err(error)
+        }
+    }
+}
+
+fn frame_error(error: FrameError) -> ApiError {
+    ApiError::new(error.code(), format!("cannot take the frames: {error}"))
+}
+
+/// An item whose bytes arrive.
+enum Receiving {
+    /// At most one group: kept until it is staged with its batch.
+    Small { object: NewObject, bytes: Option<Bytes>, tree: Option<HashTree> },
+    /// More: written as it comes.
+    Large { object: NewObject, store: Arc<OpenStore>, stage: Box<dyn Stage>, groups: ReceivedGroups },
+    /// Failed; the rest of its bytes is passed over.
+    Failed,
+}
+
+type Published = Vec<(u32, Result<PushResult>)>;
+
+struct Push {
+    app: AppState,
+    caller: Caller,
+    receiving: HashMap<u32, Receiving>,
+    results: Vec<Option<PushResult>>,
+    batch: Vec<(u32, NewObject, Bytes, HashTree)>,
+    batch_bytes: u64,
+    running: JoinSet<Published>,
+    places: Arc<Semaphore>,
+}
+
+impl Push {
+    fn new(app: AppState, caller: Caller) -> Self {
+        Self {
+            app,
+            caller,
+            receiving: HashMap::new(),
+            results: Vec::new(),
+            batch: Vec::new(),
+            batch_bytes: 0,
+            running: JoinSet::new(),
+            places: Arc::new(Semaphore::new(BATCHES)),
+        }
+    }
+
+    async fn take(&mut self, frame: Frame) -> Result<()> {
+        match frame {
+            Frame::Item { item, size, info } => {
+                self.results.push(None);
+                let receiving = match self.begin(size, &info).await {
+                    Ok(receiving) => receiving,
+                    Err(error) => self.fail(item, &error),
+                };
+                self.receiving.insert(item, receiving);
+                Ok(())
+            }
+            Frame::Data(group) => self.data(group).await,
+            Frame::Done { item, info } => self.done(item, &info).await,
+            Frame::Fail { item, .. } => {
+                let error = ApiError::new(ErrorCode::Cancelled, "the sender could not read the rest of it");
+                let failed = self.fail(item, &error);
+                if let Some(Receiving::Large { store, stage, .. }) = self.receiving.insert(item, failed) {
+                    discard(&store, stage.as_ref()).await;
+                }
+                Ok(())
+            }
+            Frame::Error { .. } => Err(ApiError::new(
+                ErrorCode::UploadIncomplete,
+                "the sender gave up in the middle of the stream",
+            )),
+            Frame::End { .. } => Ok(()),
+        }
+    }
+
+    fn fail(&mut self, item: u32, error: &ApiError) -> Receiving {
+        if let Some(result) = self.results.get_mut(item as usize) {
+            *result = Some(PushResult::Failed(error.to_problem()));
+        }
+        Receiving::Failed
+    }
+
+    async fn begin(&self, size: ByteCount, info: &[u8]) -> Result<Receiving> {
+        let PushItem { path, condition, parents, mtime } = parse_json(info)?;
+        let object = NewObject {
+            caller: self.caller.clone(),
+            path: path.clone(),
+            parents,
+            condition: super::uploads::condition(condition),
+            mtime,
+            digests: Vec::new(),
+            answer: None,
+        };
+        space_of(&path)?;
+        if group_count(size) == 1 {
+            return Ok(Receiving::Small { object, bytes: None, tree: None });
+        }
+        if size > crate::upload::MAX_SIZE {
+            return Err(ApiError::new(
+                ErrorCode::PayloadTooLarge,
+                format!("{size} are too much for one object"),
+            )
+            .with_path(&path));
+        }
+        crate::authorize::authorize(&self.app.catalog, &self.caller, &path, Permission::Write).await?;
+        let store = self.app.stores.for_new_data(&space_of(&path)?).await?;
+        let mut options = StageOptions::new(self.app.lease.token()?).size(size);
+        options.key = key_for_stage(&store, &options.token)?;
+        let stage = store.store.stage(options).await?;
+        Ok(Receiving::Large { object, store, stage, groups: ReceivedGroups::new(size) })
+    }
+
+    /// Takes one group. Bytes that do not match their hash end the stream: its sender is broken or lies.
+    async fn data(&mut self, group: DataFrame) -> Result<()> {
+        let item = group.item;
+        let Some(receiving) = self.receiving.get_mut(&item) else {
+            return Err(ApiError::invalid(format!("item {item} was sent already")));
+        };
+        let failed = match receiving {
+            Receiving::Failed => return Ok(()),
+            Receiving::Small { bytes, tree, .. } => {
+                group.verify().map_err(frame_error)?;
+                let root = percale_core::tree::RootHash(group.hash.0);
+                *tree = HashTree::of_single_group(group.size, root).ok();
+                *bytes = Some(group.bytes);
+                return Ok(());
+            }
+            Receiving::Large { stage, groups, .. } => {
+                let verified = tokio::task::spawn_blocking(move || group.verify().map(|()| group));
+                let group = verified
+                    .await
+                    .map_err(|error| ApiError::internal("hashing did not end").with_source(error))?
+                    .map_err(frame_error)?;
+                match stage.write_at(group.offset, group.bytes.clone()).await {
+                    Ok(()) => {
+                        groups.insert(group.group(), group.hash);
+                        return Ok(());
+                    }
+                    Err(error) => ApiError::from(error),
+                }
+            }
+        };
+        let failed = self.fail(item, &failed);
+        if let Some(Receiving::Large { store, stage, .. }) = self.receiving.insert(item, failed) {
+            discard(&store, stage.as_ref()).await;
+        }
+        Ok(())
+    }
+
+    async fn done(&mut self, item: u32, info: &[u8]) -> Result<()> {
+        let ItemDone { root } = parse_json(info)?;
+        let Some(receiving) = self.receiving.remove(&item) else {
+            return Err(ApiError::invalid(format!("item {item} was sent already")));
+        };
+        let incomplete = |path: &ObjectPath| {
+            ApiError::new(ErrorCode::UploadIncomplete, "not all of its bytes were sent").with_path(path)
+        };
+        let mismatch = |path: &ObjectPath| {
+            ApiError::new(ErrorCode::DigestMismatch, "what arrived does not have the sender's root")
+                .with_path(path)
+        };
+        match receiving {
+            Receiving::Failed => {}
+            Receiving::Small { object, bytes: Some(bytes), tree: Some(tree) } => {
+                if root.is_some_and(|root| root != tree.root()) {
+                    self.fail(item, &mismatch(&object.path));
+                    return Ok(());
+                }
+                self.batch_bytes += bytes.len() as u64;
+                self.batch.push((item, object, bytes, tree));
+                if self.batch.len() >= MAX_BATCH || self.batch_bytes >= BATCH_BYTES {
+                    self.send_batch().await;
+                }
+            }
+            Receiving::Small { object, .. } => drop(self.fail(item, &incomplete(&object.path))),
+            Receiving::Large { object, store, stage, groups } => match groups.tree() {
+                Ok(tree) if root.is_none_or(|root| root == tree.root()) => match stage.finish().await {
+                    Ok(staged) => self.send_large(item, object, StagedContent { store, staged, tree }).await,
+                    Err(error) => drop(self.fail(item, &ApiError::from(error).with_path(&object.path))),
+                },
+                Ok(_) => {
+                    discard(&store, stage.as_ref()).await;
+                    self.fail(item, &mismatch(&object.path));
+                }
+                Err(_) => {
+                    discard(&store, stage.as_ref()).await;
+                    self.fail(item, &incomplete(&object.path));
+                }
+            },
+        }
+        Ok(())
+    }
+
+    async fn send_large(&mut self, item: u32, object: NewObject, content: StagedContent) {
+        let (size, root) = (content.tree.size(), content.tree.root());
+        let app = self.app.clone();
+        let place = self.place().await;
+        self.running.spawn(async move {
+            let _place = place;
+            let outcome = app.publisher.publish_one(object, content).await;
+            vec![(
+                item,
+                outcome.map(|committed| PushResult::Committed(committed_body(committed, size, root))),
+            )]
+        });
+    }
+
+    /// Sends the batch on its way. Waits while too many are, so that memory is bounded and the sender is held back.
+    async fn send_batch(&mut self) {
+        let batch = std::mem::take(&mut self.batch);
+        self.batch_bytes = 0;
+        let app = self.app.clone();
+        let place = self.place().await;
+        self.running.spawn(async move {
+            let _place = place;
+            publish_batch(&app, batch).await
+        });
+    }
+
+    async fn place(&mut self) -> Option<tokio::sync::OwnedSemaphorePermit> {
+        self.places.clone().acquire_owned().await.ok()
+    }
+
+    async fn finish(mut self) -> Result<PushResults> {
+        if !self.batch.is_empty() {
+            self.send_batch().await;
+        }
+        while let Some(published) = self.running.join_next().await {
+            for (item, result) in
+                published.map_err(|error| ApiError::internal("a batch ended early").with_source(error))?
+            {
+                let result = result.unwrap_or_else(|error| PushResult::Failed(error.to_problem()));
+                if let Some(place) = self.results.get_mut(item as usize) {
+                    *place = Some(result);
+                }
+            }
+        }
+        for (item, receiving) in std::mem::take(&mut self.receiving) {
+            if let Receiving::Large { store, stage, .. } = &receiving {
+                discard(store, stage.as_ref()).await;
+            }
+            if !matches!(receiving, Receiving::Failed) {
+                self.fail(
+                    item,
+                    &ApiError::new(ErrorCode::UploadIncomplete, "the stream ended before the item did"),
+                );
+            }
+        }
+        let lost = || PushResult::Failed(ApiError::internal("an item ended without a result").to_problem());
+        Ok(PushResults {
+            items: self.results.into_iter().map(|result| result.unwrap_or_else(lost)).collect(),
+        })
+    }
+
+    /// Removes what was staged of items that did not come whole. Batches on their way go on to their end.
+    async fn give_up(mut self) {
+        for receiving in std::mem::take(&mut self.receiving).into_values() {
+            if let Receiving::Large { store, stage, .. } = receiving {
+                discard(&store, stage.as_ref()).await;
+            }
+        }
+        self.running.detach_all();
+    }
+}
+
+async fn discard(store: &OpenStore, stage: &dyn Stage) {
+    if let Err(error) = store.store.discard(stage.token()).await {
+        tracing::info!(token = %stage.token(), %error, "staged bytes are left to the next take-over");
+    }
+}
+
+/// Stages small objects together, and publishes them together.
+async fn publish_batch(app: &AppState, batch: Vec<(u32, NewObject, Bytes, HashTree)>) -> Published {
+    let mut published = Vec::with_capacity(batch.len());
+    let mut by_space: HashMap<SpaceName, Vec<_>> = HashMap::new();
+    for one in batch {
+        match space_of(&one.1.path) {
+            Ok(space) => by_space.entry(space).or_default().push(one),
+            Err(error) => published.push((one.0, Err(error))),
+        }
+    }
+    for (space, objects) in by_space {
+        let (items, objects): (Vec<u32>, Vec<_>) =
+            objects.into_iter().map(|(item, object, bytes, tree)| (item, (object, bytes, tree))).unzip();
+        match publish_in(app, &space, objects).await {
+            Ok(results) => published.extend(items.into_iter().zip(results)),
+            Err(error) => published.extend(items.into_iter().map(|item| (item, Err(error.clone())))),
+        }
+    }
+    published
+}
+
+async fn publish_in(
+    app: &AppState,
+    space: &SpaceName,
+    objects: Vec<(NewObject, Bytes, HashTree)>,
+) -> Result<Vec<Result<PushResult>>> {
+    let store = app.stores.for_new_data(space).await?;
+    let mut files = Vec::with_capacity(objects.len());
+    for (_, bytes, _) in &objects {
+        let token = app.lease.token()?;
+        files.push(SmallFile { key: key_for_stage(&store, &token)?, token, bytes: bytes.clone() });
+    }
+    let staged = store.store.stage_small(files).await?;
+    let mut results: Vec<Option<Result<PushResult>>> = Vec::with_capacity(objects.len());
+    let mut going = Vec::with_capacity(objects.len());
+    for ((object, _, tree), staged) in objects.into_iter().zip(staged) {
+        match staged {
+            Ok(staged) => {
+                going.push((object, StagedContent { store: store.clone(), staged, tree }));
+                results.push(None);
+            }
+            Err(error) => results.push(Some(Err(ApiError::from(error).with_path(&object.path)))),
+        }
+    }
+    let contents: Vec<_> =
+        going.iter().map(|(_, content)| (content.tree.size(), content.tree.root())).collect();
+    let outcomes = app.publisher.publish_many(going).await;
+    let mut outcomes = outcomes.into_iter().zip(contents).map(|(outcome, (size, root))| {
+        outcome.map(|committed| PushResult::Committed(committed_body(committed, size, root)))
+    });
+    let missing = || Err(ApiError::internal("an object ended without a result"));
+    Ok(results.into_iter().map(|result| result.or_else(|| outcomes.next()).unwrap_or_else(missing)).collect())
+}
+
+/// Reads many objects, or parts of them.
+///
+/// The answer is a stream of frames: each item announced, its groups, its end. Items that cannot be read come as FAIL
+/// with a problem, and the stream goes on.
+#[utoipa::path(
+    post, path = "/v1/frames/pull", tag = "data", request_body = Pull,
+    responses(
+        (status = 200, description = "the frames", content_type = "application/vnd.percale.frames", body = Vec<u8>),
+        (status = "default", description = "a problem", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+async fn pull(State(app): State<AppState>, Auth(caller): Auth, Json(wanted): Json<Pull>) -> Result<Response> {
+    if wanted.items.len() > percale_mover::frames::MAX_ITEMS as usize {
+        let detail = format!("at most {} items in one stream", percale_mover::frames::MAX_ITEMS);
+        return Err(ApiError::new(ErrorCode::PayloadTooLarge, detail));
+    }
+    let (sender, receiver) = mpsc::channel(PULL_QUEUE);
+    // Ends when everything was sent, or when the client goes away and the receiver with it.
+    tokio::spawn(async move {
+        let mut out = Sending { encoder: Encoder::new(), sender };
+        let _ = send_all(&app, &caller, wanted.items, &mut out).await;
+    });
+    let body = stream::unfold(receiver, |mut receiver| async move {
+        let piece: Bytes = receiver.recv().await?;
+        Some((Ok::<_, std::convert::Infallible>(piece), receiver))
+    });
+    let mut response = Body::from_stream(body).into_response();
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(media::FRAMES));
+    Ok(response)
+}
+
+struct Sending {
+    encoder: Encoder,
+    sender: mpsc::Sender<Bytes>,
+}
+
+/// The client went away.
+struct Gone;
+
+impl Sending {
+    async fn send(&mut self) -> Result<(), Gone> {
+        while let Some(piece) = self.encoder.next() {
+            self.sender.send(piece).await.map_err(|_| Gone)?;
+        }
+        Ok(())
+    }
+}
+
+/// A small object read whole, or the source of a large one.
+enum Fetched {
+    Whole(Box<OpenVersion>, Piece),
+    Ranges(Arc<Source>, Vec<ByteRange>),
+}
+
+async fn send_all(
+    app: &AppState,
+    caller: &Caller,
+    items: Vec<PullItem>,
+    out: &mut Sending,
+) -> Result<(), Gone> {
+    for chunk in items.chunks(MAX_BATCH) {
+        let opened = open_all(app, caller, chunk).await;
+        let wanted: Vec<_> = chunk.iter().map(|item| item.ranges.clone()).zip(opened).collect();
+        let mut fetched = stream::iter(wanted)
+            .map(|(ranges, opened)| fetch(app.clone(), ranges, opened))
+            .buffered(PULL_READS);
+        let mut at = 0;
+        while let Some(one) = fetched.next().await {
+            let path = &chunk[at].path;
+            at += 1;
+            match one {
+                Ok(Fetched::Whole(version, piece)) => {
+                    let item = announce(out, &version);
+                    let hash = hash_group(version.size, 0, &piece.bytes);
+                    out.encoder.data(item, 0, hash, piece.bytes);
+                    done(out, item, &version, true);
+                }
+                Ok(Fetched::Ranges(source, ranges)) => {
+                    let item = announce(out, &source.version);
+                    let is_whole =
+                        ranges.iter().map(|range| range.len()).sum::<u64>() == source.version.size.0;
+                    match send_ranges(app, &source, ranges, item, out).await? {
+                        Ok(()) => done(out, item, &source.version, is_whole),
+                        Err(error) => fail(out, item, &error),
+                    }
+                }
+                Err(error) => {
+                    let info = serde_json::json!({"path": path, "version": 0});
+                    let item = out.encoder.item(ByteCount::ZERO, info.to_string().as_bytes());
+                    fail(out, item, &error);
+                }
+            }
+            out.send().await?;
+        }
+    }
+    out.encoder.end();
+    out.send().await
+}
+
+async fn open_all(app: &AppState, caller: &Caller, items: &[PullItem]) -> Vec<Result<OpenVersion>> {
+    let paths: Vec<_> = items.iter().map(|item| item.path.clone()).collect();
+    let mut opened = Vec::with_capacity(items.len());
+    for (item, current) in items.iter().zip(app.catalog.open_many(caller, &paths).await) {
+        opened.push(match (current, item.version) {
+            (Ok(current), Some(wanted)) if current.version != wanted => {
+                let older = app.catalog.open_object(caller, &item.path, Some(wanted)).await;
+                older.map_err(|error| ApiError::from(error).with_path(&item.path))
+            }
+            (current, _) => current.map_err(|error| ApiError::from(error).with_path(&item.path)),
+        });
+    }
+    opened
+}
+
+async fn fetch(
+    app: AppState,
+    ranges: Option<Vec<ByteRange>>,
+    opened: Result<OpenVersion>,
+) -> Result<Fetched> {
+    let version = opened?;
+    let size = version.size;
+    let source = Arc::new(app.reader.source(version).await?);
+    if group_count(size) == 1 {
+        let mut read = app.reader.read(source.clone(), ByteRange::whole(size)).await?;
+        let piece = match read.next_piece().await? {
+            Some(piece) => piece,
+            None => Piece { offset: 0, bytes: Bytes::new() },
+        };
+        return Ok(Fetched::Whole(Box::new(source.version.clone()), piece));
+    }
+    let whole = ByteRange::whole(size);
+    let ranges = match ranges {
+        None => vec![whole],
+        // Widened to groups and joined, so that no group is sent twice.
+        Some(ranges) => {
+            let wanted = ranges.into_iter().filter_map(|range| range.intersect(whole));
+            let widened: percale_core::range::RangeSet =
+                wanted.map(|range| range.align_out(GROUP_SIZE, size)).collect();
+            widened.iter().collect()
+        }
+    };
+    Ok(Fetched::Ranges(source, ranges))
+}
+
+async fn send_ranges(
+    app: &AppState,
+    source: &Arc<Source>,
+    ranges: Vec<ByteRange>,
+    item: u32,
+    out: &mut Sending,
+) -> Result<Result<()>, Gone> {
+    for range in ranges {
+        let mut read = match app.reader.read(source.clone(), range).await {
+            Ok(read) => read,
+            Err(error) => return Ok(Err(error)),
+        };
+        loop {
+            let Piece { offset, bytes } = match read.next_piece().await {
+                Ok(Some(piece)) if piece.offset < range.end() => piece,
+                Ok(_) => break,
+                Err(error) => return Ok(Err(error)),
+            };
+            let group = offset / GROUP_SIZE;
+            let known = source
+                .tree
+                .as_ref()
+                .and_then(|tree| tree.groups().get(usize::try_from(group).ok()?).copied());
+            let hash = known.unwrap_or_else(|| hash_group(source.version.size, group, &bytes));
+            out.encoder.data(item, offset, hash, bytes);
+            out.send().await?;
+        }
+    }
+    Ok(Ok(()))
+}
+
+fn announce(out: &mut Sending, version: &OpenVersion) -> u32 {
+    let info = PulledItem {
+        path: version.path.clone(),
+        version: version.version,
+        root: version.root,
+        mtime: version.mtime.or(Some(version.modified)),
+    };
+    out.encoder.item(version.size, &json(&info))
+}
+
+fn done(out: &mut Sending, item: u32, version: &OpenVersion, is_whole: bool) {
+    out.encoder.done(item, &json(&ItemDone { root: version.root.filter(|_| is_whole) }));
+}
+
+fn fail(out: &mut Sending, item: u32, error: &ApiError) {
+    out.encoder.fail(item, &json(&error.to_problem()));
+}
+
+fn json(value: &impl serde::Serialize) -> Vec<u8> {
+    serde_json::to_vec(value).unwrap_or_else(|_| b"{}".to_vec())
+}

@@ -1,0 +1,155 @@
+use bytes::Bytes;
+use percale_api::uploads::{Committed, PushResult, PushResults};
+use percale_core::ByteCount;
+use percale_core::tree::{HashTree, group_count, group_range};
+use percale_mover::{Decoder, Encoder, Frame};
+use reqwest::{Method, RequestBuilder, StatusCode};
+use serde_json::json;
+
+use crate::site::{TestSite, content, expect, expect_problem};
+
+const GROUP: usize = 1 << 20;
+
+fn encode(objects: &[(String, Vec<u8>)]) -> Vec<u8> {
+    let mut encoder = Encoder::new();
+    for (path, bytes) in objects {
+        let tree = HashTree::of(bytes);
+        let item = encoder.item(tree.size(), json!({"path": path, "parents": true}).to_string().as_bytes());
+        for (group, hash) in (0..).zip(tree.groups()) {
+            let range = group_range(tree.size(), group);
+            let part = &bytes[range.start() as usize..range.end() as usize];
+            encoder.data(item, range.start(), *hash, Bytes::copy_from_slice(part));
+        }
+        encoder.done(item, json!({"root": tree.root()}).to_string().as_bytes());
+    }
+    encoder.end();
+    std::iter::from_fn(|| encoder.next()).flat_map(|piece| piece.to_vec()).collect()
+}
+
+fn push(site: &TestSite, body: Vec<u8>) -> RequestBuilder {
+    site.request(Method::POST, "/v1/frames/push")
+        .header("content-type", percale_api::media::FRAMES)
+        .body(body)
+}
+
+async fn pull(site: &TestSite, items: serde_json::Value) -> Vec<Frame> {
+    let request = site.request(Method::POST, "/v1/frames/pull").json(&json!({"items": items}));
+    let body = expect(request, StatusCode::OK).await.bytes().await.unwrap();
+    let mut decoder = Decoder::new();
+    decoder.feed(body);
+    let mut frames = Vec::new();
+    while let Some(frame) = decoder.next().unwrap() {
+        if let Frame::Data(data) = &frame {
+            data.verify().unwrap();
+        }
+        frames.push(frame);
+    }
+    decoder.finish().unwrap();
+    frames
+}
+
+fn committed(result: &PushResult) -> &Committed {
+    match result {
+        PushResult::Committed(committed) => committed,
+        PushResult::Failed(problem) => panic!("{problem:?}"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_objects_go_in_and_out_in_one_stream() {
+    let site = TestSite::start().await;
+    let mut objects: Vec<_> =
+        (0..1200).map(|n| (format!("/demo/{}/{n}", n % 7), content(n, (n * 37 % 9000) as usize))).collect();
+    objects.push(("/demo/large".into(), content(1, 2 * GROUP + 3)));
+    objects.push(("/demo/empty".into(), Vec::new()));
+    let results: PushResults =
+        expect(push(&site, encode(&objects)), StatusCode::OK).await.json().await.unwrap();
+    assert_eq!(results.items.len(), objects.len());
+    for (result, (path, bytes)) in results.items.iter().zip(&objects) {
+        assert_eq!(committed(result).path.as_str(), path);
+        assert_eq!(committed(result).root.0, *blake3::hash(bytes).as_bytes());
+    }
+    assert!(site.staged().is_empty());
+
+    let wanted: Vec<_> = objects.iter().map(|(path, _)| json!({"path": path})).collect();
+    let mut got = vec![Vec::new(); objects.len()];
+    for frame in pull(&site, wanted.into()).await {
+        match frame {
+            Frame::Data(data) => got[data.item as usize].extend_from_slice(&data.bytes),
+            Frame::Fail { problem, .. } => panic!("{problem:?}"),
+            _ => {}
+        }
+    }
+    for (got, (path, bytes)) in got.iter().zip(&objects) {
+        assert!(got == bytes, "{path} differs");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_bad_item_does_not_harm_the_others() {
+    let site = TestSite::start().await;
+    site.put_new("/demo/there", "already").await;
+    let objects = [
+        ("/demo/there".to_owned(), b"new".to_vec()),
+        ("/demo/fine".into(), b"fine".to_vec()),
+        ("/demo".into(), b"x".to_vec()),
+        ("/nowhere/x".into(), b"x".to_vec()),
+    ];
+    let results: PushResults =
+        expect(push(&site, encode(&objects)), StatusCode::OK).await.json().await.unwrap();
+    let code = |index: usize| match &results.items[index] {
+        PushResult::Failed(problem) => problem.code.clone(),
+        PushResult::Committed(_) => "committed".into(),
+    };
+    assert_eq!(
+        (code(0).as_str(), code(1).as_str(), code(2).as_str()),
+        ("already_exists", "committed", "invalid_path")
+    );
+    assert!(["not_found", "space_not_found"].contains(&code(3).as_str()), "{}", code(3));
+    assert_eq!(site.read("/demo/there").await, b"already");
+
+    let frames = pull(&site, json!([{"path": "/demo/missing"}, {"path": "/demo/fine"}])).await;
+    assert!(frames.iter().any(|frame| matches!(frame, Frame::Fail { item: 0, .. })));
+    assert!(
+        frames
+            .iter()
+            .any(|frame| matches!(frame, Frame::Data(data) if data.item == 1 && data.bytes == "fine"))
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn damaged_and_cut_streams_are_refused() {
+    let site = TestSite::start().await;
+    let stream = encode(&[("/demo/a".into(), content(1, 50_000)), ("/demo/b".into(), content(2, 3 * GROUP))]);
+    expect_problem(push(&site, stream[..stream.len() / 2].to_vec()), "upload_incomplete").await;
+    let mut damaged = stream.clone();
+    damaged[30_000] ^= 1;
+    expect_problem(push(&site, damaged), "digest_mismatch").await;
+    expect_problem(push(&site, b"hello".to_vec()), "upload_incomplete").await;
+    expect_problem(push(&site, b"hello, this is no stream of frames".to_vec()), "invalid_request").await;
+    let plain = site.request(Method::POST, "/v1/frames/push").body(stream);
+    expect_problem(plain, "unsupported_media_type").await;
+    for path in ["/demo/a", "/demo/b"] {
+        assert!(!site.is_there(path).await, "{path}");
+    }
+    assert!(site.staged().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn parts_are_pulled_by_whole_groups() {
+    let site = TestSite::start().await;
+    let bytes = content(3, 5 * GROUP + 9);
+    site.put_new("/demo/x", bytes.clone()).await;
+    let size = ByteCount(bytes.len() as u64);
+    let ranges = json!([{"start": 10, "end": 20}, {"start": GROUP - 1, "end": GROUP + 1}, {"start": 5 * GROUP, "end": 99 * GROUP}]);
+    let frames = pull(&site, json!([{"path": "/demo/x", "ranges": ranges}])).await;
+    let groups: Vec<_> = frames
+        .iter()
+        .filter_map(|frame| match frame {
+            Frame::Data(data) => Some(data.group()),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(groups, [0, 1, 5]);
+    assert_eq!(group_count(size), 6);
+}

@@ -1,0 +1,10 @@
+//! Bytes in and out of a real server over HTTP: content, uploads, frames, and what happens when things go wrong.
+
+#![allow(clippy::unwrap_used, reason = "a test says what it expects by failing")]
+
+mod content;
+mod damage;
+mod frames;
+mod full;
+mod site;
+mod uploads;

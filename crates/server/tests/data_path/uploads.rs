@@ -1,0 +1,181 @@
+use std::time::Duration;
+
+use bytes::Bytes;
+use percale_api::uploads::{Committed, Upload};
+use percale_core::ByteCount;
+use percale_core::tree::{group_count, group_range, hash_group};
+use percale_mover::Encoder;
+use percale_testkit::wait;
+use reqwest::{Method, StatusCode};
+use serde_json::json;
+
+use crate::site::{TestSite, content, expect, expect_problem};
+
+const GROUP: usize = 1 << 20;
+
+async fn open(site: &TestSite, path: &str, size: usize) -> Upload {
+    let new = json!({"path": path, "size": size, "parents": true});
+    expect(site.request(Method::POST, "/v1/uploads").json(&new), StatusCode::CREATED)
+        .await
+        .json()
+        .await
+        .unwrap()
+}
+
+/// The groups with these numbers as a stream of frames.
+fn frames(bytes: &[u8], groups: impl IntoIterator<Item = u64>) -> Vec<u8> {
+    let size = ByteCount(bytes.len() as u64);
+    let mut encoder = Encoder::new();
+    encoder.item(size, b"{}");
+    for group in groups {
+        let range = group_range(size, group);
+        let part = &bytes[range.start() as usize..range.end() as usize];
+        encoder.data(0, range.start(), hash_group(size, group, part), Bytes::copy_from_slice(part));
+    }
+    encoder.end();
+    std::iter::from_fn(|| encoder.next()).flat_map(|piece| piece.to_vec()).collect()
+}
+
+fn send(site: &TestSite, upload: &Upload, body: Vec<u8>) -> reqwest::RequestBuilder {
+    site.request(Method::POST, &format!("/v1/uploads/{}/frames", upload.id))
+        .header("content-type", percale_api::media::FRAMES)
+        .body(body)
+}
+
+async fn commit(site: &TestSite, upload: &Upload, bytes: &[u8]) -> Committed {
+    let body = json!({"root": blake3::hash(bytes).to_hex().to_string()});
+    let request = site.request(Method::POST, &format!("/v1/uploads/{}/commit", upload.id)).json(&body);
+    expect(request, StatusCode::CREATED).await.json().await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn groups_arrive_in_any_order_over_several_streams() {
+    let site = TestSite::start().await;
+    let bytes = content(1, 9 * GROUP + 77);
+    let upload = open(&site, "/demo/deep/er/big", bytes.len()).await;
+    assert!(upload.positioned);
+    let (odd, even): (Vec<u64>, Vec<u64>) =
+        (0..group_count(ByteCount(bytes.len() as u64))).rev().partition(|group| group % 2 == 1);
+    let (first, second) = tokio::join!(
+        expect(send(&site, &upload, frames(&bytes, odd)), StatusCode::OK),
+        expect(send(&site, &upload, frames(&bytes, even)), StatusCode::OK),
+    );
+    drop((first, second));
+    assert!(!site.is_there("/demo/deep/er/big").await, "nothing is visible before the commit");
+    let committed = commit(&site, &upload, &bytes).await;
+    assert_eq!(committed.size, bytes.len() as u64);
+    assert_eq!(site.read("/demo/deep/er/big").await, bytes);
+    assert!(site.staged().is_empty());
+    // The answer was lost: asking again gives it again.
+    assert_eq!(commit(&site, &upload, &bytes).await, committed);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upload_survives_the_server() {
+    let mut site = TestSite::start().await;
+    let bytes = content(2, 130 * GROUP);
+    let upload = open(&site, "/demo/big", bytes.len()).await;
+    expect(send(&site, &upload, frames(&bytes, 0..100)), StatusCode::OK).await;
+    site.restart().await;
+    let path = format!("/v1/uploads/{}", upload.id);
+    let now: Upload = expect(site.request(Method::GET, &path), StatusCode::OK).await.json().await.unwrap();
+    let missing = now.missing.total().0 / GROUP as u64;
+    assert!(
+        (30..=66).contains(&missing),
+        "at most what came after the last marker is missing, not {missing} MiB"
+    );
+    let wanted =
+        now.missing.iter().flat_map(|range| range.start() / GROUP as u64..range.end() / GROUP as u64);
+    expect(send(&site, &upload, frames(&bytes, wanted)), StatusCode::OK).await;
+    commit(&site, &upload, &bytes).await;
+    assert_eq!(site.read("/demo/big").await, bytes);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_wrong_is_refused_and_can_be_mended() {
+    let site = TestSite::start().await;
+    let bytes = content(3, 3 * GROUP);
+    let upload = open(&site, "/demo/x", bytes.len()).await;
+    let path = |rest: &str| format!("/v1/uploads/{}{rest}", upload.id);
+    let commit_request = |body: &serde_json::Value| site.request(Method::POST, &path("/commit")).json(body);
+
+    let mut damaged = frames(&bytes, [0]);
+    let at = damaged.len() / 2;
+    damaged[at] ^= 1;
+    expect_problem(send(&site, &upload, damaged), "digest_mismatch").await;
+    let whole = frames(&bytes, [0]);
+    expect_problem(send(&site, &upload, whole[..whole.len() - 10].to_vec()), "upload_incomplete").await;
+    expect_problem(send(&site, &upload, frames(&content(9, 3 * GROUP), [0])), "version_changed").await;
+    expect_problem(send(&site, &upload, frames(&content(9, 5 * GROUP), [0])), "invalid_request").await;
+    expect_problem(commit_request(&json!({})), "upload_incomplete").await;
+
+    expect(send(&site, &upload, frames(&bytes, [1, 2])), StatusCode::OK).await;
+    expect_problem(commit_request(&json!({"root": "00".repeat(32)})), "digest_mismatch").await;
+    expect_problem(
+        commit_request(&json!({"digests": [format!("sha-256:{}", "00".repeat(32))]})),
+        "digest_mismatch",
+    )
+    .await;
+    assert!(!site.is_there("/demo/x").await);
+    commit(&site, &upload, &bytes).await;
+    assert_eq!(site.read("/demo/x").await, bytes);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn plain_clients_send_pieces_in_order() {
+    let site = TestSite::start().await;
+    let bytes = content(4, 2 * GROUP + 500);
+    let upload = open(&site, "/demo/x", bytes.len()).await;
+    let path = format!("/v1/uploads/{}", upload.id);
+    let patch = |offset: usize, part: &[u8]| {
+        site.request(Method::PATCH, &path).header("upload-offset", offset.to_string()).body(part.to_vec())
+    };
+    let response = expect(patch(0, &bytes[..GROUP + 10]), StatusCode::NO_CONTENT).await;
+    assert_eq!(response.headers()["upload-offset"], GROUP.to_string(), "whole groups count");
+    expect_problem(patch(5, b"x"), "conflict").await;
+    expect_problem(patch(GROUP, &content(1, 2 * GROUP)), "invalid_request").await;
+    let head = expect(site.request(Method::HEAD, &path), StatusCode::OK).await;
+    let stands: usize = head.headers()["upload-offset"].to_str().unwrap().parse().unwrap();
+    // The refused piece began with a whole group of other bytes; they are what the upload now has.
+    expect(site.request(Method::DELETE, &path), StatusCode::NO_CONTENT).await;
+    assert!(stands >= GROUP);
+
+    let upload = open(&site, "/demo/x", bytes.len()).await;
+    let path = format!("/v1/uploads/{}", upload.id);
+    let request = site.request(Method::PATCH, &path).header("upload-offset", "0").body(bytes.clone());
+    expect(request, StatusCode::NO_CONTENT).await;
+    commit(&site, &upload, &bytes).await;
+    assert_eq!(site.read("/demo/x").await, bytes);
+    assert!(site.staged().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upload_that_nobody_finishes_ends_by_itself() {
+    let site =
+        TestSite::start_with("managed", None, |config| config.uploads.lease = Duration::from_secs(1)).await;
+    let bytes = content(5, 2 * GROUP);
+    let upload = open(&site, "/demo/x", bytes.len()).await;
+    expect(send(&site, &upload, frames(&bytes, [0])), StatusCode::OK).await;
+    assert!(!site.staged().is_empty());
+    wait::until_async("the lapsed upload to be removed", Duration::from_secs(40), async || {
+        site.staged().is_empty().then_some(())
+    })
+    .await;
+    let error = send(&site, &upload, frames(&bytes, [1])).send().await.unwrap();
+    assert!(error.status().is_client_error(), "{}", error.status());
+    assert!(!site.is_there("/demo/x").await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_writer_may_be_first() {
+    let site = TestSite::start().await;
+    let bytes = content(6, 2 * GROUP);
+    let upload = open(&site, "/demo/x", bytes.len()).await;
+    expect(send(&site, &upload, frames(&bytes, [0, 1])), StatusCode::OK).await;
+    site.put_new("/demo/x", "first").await;
+    let request = site.request(Method::POST, &format!("/v1/uploads/{}/commit", upload.id)).json(&json!({}));
+    let refused = request.send().await.unwrap();
+    assert_eq!(refused.status(), StatusCode::CONFLICT);
+    assert_eq!(site.read("/demo/x").await, b"first");
+    assert!(site.staged().is_empty(), "the loser's bytes are gone");
+}
