@@ -1,4 +1,4 @@
-//! Measures a POSIX store: many small files staged and published durably, then one large file written and read.
+//! Measures a POSIX store: many small files staged and published durably, then listed; one large file written and read.
 //!
 //! `cargo run --release -p percale-store --example small_files -- DIR [FILES [BYTES [BATCH]]]`
 
@@ -9,7 +9,9 @@ use bytes::Bytes;
 use percale_core::ids::Fence;
 use percale_core::{ByteCount, ByteRange};
 use percale_store::posix::{Layout, Posix, PosixConfig};
-use percale_store::{Publish, ReadOptions, SmallFile, StageOptions, StageToken, Store, StoreKey};
+use percale_store::{
+    ListOptions, Publish, ReadOptions, SmallFile, StageOptions, StageToken, Store, StoreKey,
+};
 
 type Failure = Box<dyn std::error::Error>;
 
@@ -25,6 +27,7 @@ async fn main() -> Result<(), Failure> {
     for (label, dirs) in [("one collection", 1), ("100 collections", 100)] {
         small(&store, label, files, bytes, batch, dirs).await?;
     }
+    list(&store).await?;
     large(&store).await?;
     std::fs::remove_dir_all(&root)?;
     Ok(())
@@ -69,6 +72,18 @@ async fn small(
          (staging {staging:.2} s, publishing {publishing:.2} s), {:.0} files/s, durable",
         files as f64 / total
     );
+    Ok(())
+}
+
+async fn list(store: &Posix) -> Result<(), Failure> {
+    let began = Instant::now();
+    let mut stream = store.list(ListOptions::default().recursive()).await?;
+    let mut entries = 0;
+    while let Some(page) = stream.next().await? {
+        entries += page.entries.len();
+    }
+    let took = began.elapsed().as_secs_f64();
+    println!("{entries} entries listed with their sizes: {took:.2} s ({:.0}/s)", entries as f64 / took);
     Ok(())
 }
 

@@ -162,6 +162,30 @@ async fn a_link_swapped_in_during_operations_is_no_way_out() {
     assert_eq!(names, ["file"], "something was written outside");
 }
 
+/// A directory that is removed whenever it is empty does not make publishing fail.
+#[tokio::test(flavor = "multi_thread")]
+async fn publishing_into_a_directory_that_comes_and_goes() {
+    let (dir, store) = open(Layout::Native).await;
+    let stop = Arc::new(AtomicBool::new(false));
+    let remover = std::thread::spawn({
+        let (stop, root) = (stop.clone(), root(&dir));
+        move || {
+            let mut removed = 0;
+            while !stop.load(Ordering::Relaxed) {
+                removed += u64::from(std::fs::remove_dir(root.join("a/b")).is_ok());
+                removed += u64::from(std::fs::remove_dir(root.join("a")).is_ok());
+            }
+            removed
+        }
+    });
+    for round in 0..300 {
+        put(&store, "a/b/file", b"x").await.unwrap_or_else(|error| panic!("round {round}: {error}"));
+        assert!(store.delete_one(&key("a/b/file"), None).await.unwrap(), "round {round}");
+    }
+    stop.store(true, Ordering::Relaxed);
+    assert!(remover.join().unwrap() > 0, "nothing was ever removed");
+}
+
 #[tokio::test]
 async fn pipes_and_devices_are_neither_read_nor_waited_for() {
     let (dir, store) = open(Layout::Native).await;

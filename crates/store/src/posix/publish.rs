@@ -25,6 +25,9 @@ const FLUSH_EACH_UP_TO: usize = 8;
 /// Directories kept open within one batch.
 const OPEN_DIRS: usize = 256;
 
+/// How often publishing begins again because somebody removed a directory on its way.
+const RACES: u32 = 100;
+
 /// The directories that one batch works in, and those that must be flushed at its end.
 struct Dirs<'a> {
     inner: &'a Inner,
@@ -46,6 +49,11 @@ impl<'a> Dirs<'a> {
         let dir = Arc::new(self.inner.root.open_dir(path.as_deref())?);
         self.keep(path, dir.clone());
         Ok(dir)
+    }
+
+    /// Resolves every path again when it is wanted next.
+    fn forget_all(&mut self) {
+        self.open.clear();
     }
 
     fn keep(&mut self, path: Option<String>, dir: Arc<OwnedFd>) {
@@ -182,17 +190,29 @@ impl Inner {
         let Some(from) = from.filter(|_| is_staged) else {
             return self.published_before(key, identity.as_ref());
         };
-        let (to, _) = dirs.make(parent).map_err(wrong)?;
-        match rename_no_replace(&from, token.name(), &to, name, *mode) {
-            Ok(()) => {}
-            Err(Errno::NOENT) => return self.published_before(key, identity.as_ref()),
-            Err(Errno::XDEV) => {
-                return Err(
-                    Error::unsupported(Operation::Publish, "the key lies on another file system").on(key)
-                );
+        let mut races = 0;
+        let to = loop {
+            let errno = match dirs.make(parent) {
+                Ok((to, _)) => match rename_no_replace(&from, token.name(), &to, name, *mode) {
+                    Ok(()) => break to,
+                    Err(Errno::XDEV) => {
+                        let detail = "the key lies on another file system";
+                        return Err(Error::unsupported(Operation::Publish, detail).on(key));
+                    }
+                    Err(errno) => errno,
+                },
+                Err(errno) => errno,
+            };
+            match errno {
+                // The staged file is gone, or somebody removed the empty directory between these calls.
+                Errno::NOENT if races < RACES && statx_at(&from, token.name()).is_ok() => {
+                    dirs.forget_all();
+                    races += 1;
+                }
+                Errno::NOENT => return self.published_before(key, identity.as_ref()),
+                errno => return Err(wrong(errno)),
             }
-            Err(errno) => return Err(wrong(errno)),
-        }
+        };
         dirs.note_change(&to).map_err(wrong)?;
         // What is left of a marker goes with its fence.
         let _ = remove_markers(&from, token.name());

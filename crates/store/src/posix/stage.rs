@@ -164,7 +164,10 @@ impl StageArea {
     ) -> Result<PosixStage> {
         let (original, before) = root.open_file(from, Operation::Clone)?;
         let is_new = !options.resume;
-        let stage = self.open(options)?;
+        // Without its size: room that was set aside could not be shared with the original.
+        let size = options.size;
+        let mut stage = self.open(StageOptions { size: None, ..options })?;
+        stage.size = size;
         let copied = copy(&original, &stage.shared.file, before.stx_size)
             .map_err(|errno| path_error(Operation::Clone, errno).on(from));
         let compared = copied.and_then(|()| {
