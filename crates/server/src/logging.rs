@@ -18,7 +18,8 @@ pub fn init(config: &LogConfig) -> Result<()> {
     };
     let filter = match std::env::var("RUST_LOG") {
         Ok(directives) if !directives.is_empty() => EnvFilter::try_new(directives),
-        _ => EnvFilter::try_new(&config.level),
+        // A migration is worth a line of ours; the library would write several for each start.
+        _ => EnvFilter::try_new(format!("{},refinery_core=warn", config.level)),
     }
     .map_err(|error| wrong(error.to_string()))?;
     let json = match config.format {

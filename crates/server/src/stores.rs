@@ -101,7 +101,7 @@ impl Registry {
     /// Returns the store that new data of a space goes to: the space's own, else the site's first that takes data.
     ///
     /// # Errors
-    /// `StoreUnavailable` if there is none that takes data.
+    /// `ReadOnly` if there is none that takes data.
     pub async fn for_new_data(&self, space: &SpaceName) -> Result<Arc<OpenStore>> {
         let known = self.defaults.read().expect("no holder of this lock panics").get(space).copied();
         let id = match known {
@@ -125,7 +125,8 @@ impl Registry {
                 Some(_) => format!("the store of space {space} takes no new data"),
                 None => format!("no store of this site takes new data for space {space}"),
             };
-            ApiError::new(ErrorCode::StoreUnavailable, detail)
+            // Somebody must change something; asking again does not help.
+            ApiError::new(ErrorCode::ReadOnly, detail)
         })?;
         // A row that changed (another server drained or reconfigured it) is opened anew.
         if self.known(chosen.id).is_some_and(|open| open.row != *chosen) {
