@@ -65,7 +65,7 @@ def site(folder):
             if server.poll() is not None or time.monotonic() > deadline:
                 sys.exit(f"the server did not start:\n{(folder / 'server.log').read_text()}")
             time.sleep(0.05)
-        run(PERCALE, "store", "add", "disk", "--connector", "posix", "--root", folder / "store", env=env)
+        run(PERCALE, "store", "add", "disk", "--posix", folder / "store", env=env)
         run(PERCALE, "space", "create", "bench", env=env)
         yield env
     finally:
