@@ -86,6 +86,7 @@ impl Running {
     /// Takes no new requests, lets those in progress end, gives the lease back and closes the catalog.
     pub async fn shutdown(self) {
         let Self { app, serving, .. } = self;
+        notify("STOPPING=1");
         app.stopping.cancel();
         if let Err(error) = serving.await {
             tracing::error!(%error, "the listener ended early");
@@ -181,8 +182,24 @@ pub async fn start(config: Config) -> Result<Running> {
     spawn_background(&app, certificate);
     let router = crate::http::router(app.clone());
     let serving = tokio::spawn(listener.serve(router, app.stopping.clone()));
+    notify("READY=1");
     tracing::info!(site = app.site.name, %address, version = env!("CARGO_PKG_VERSION"), "serving");
     Ok(Running { app, address, ca, serving, _lock: lock })
+}
+
+/// Tells the service manager, if one asked to be told (`sd_notify(3)`).
+fn notify(state: &str) {
+    use std::os::linux::net::SocketAddrExt as _;
+    use std::os::unix::net::{SocketAddr, UnixDatagram};
+    let Ok(name) = std::env::var("NOTIFY_SOCKET") else { return };
+    let address = match name.strip_prefix('@') {
+        Some(name) => SocketAddr::from_abstract_name(name),
+        None => SocketAddr::from_pathname(&name),
+    };
+    let sent = address.and_then(|address| UnixDatagram::unbound()?.send_to_addr(state.as_bytes(), &address));
+    if let Err(error) = sent {
+        tracing::warn!(%error, state, "cannot tell the service manager");
+    }
 }
 
 fn spawn_background(app: &AppState, certificate: Option<ServerTls>) {

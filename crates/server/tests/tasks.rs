@@ -110,6 +110,8 @@ async fn tasks_are_their_owners_and_decided_upon_at_once() {
     let keyed = || send(alice.request(Method::POST, "/v1/tasks").header("idempotency-key", "k").json(&body));
     let (first, again) = (keyed().await.expect(201), keyed().await.expect(201));
     assert_eq!(first["id"], again["id"]);
+    let other = alice.request(Method::POST, "/v1/tasks").header("idempotency-key", "k");
+    send(other.json(&json!({"kind": "verify", "path": "/s/a"}))).await.expect_problem("idempotency_mismatch");
     finished(&alice, &first).await;
     let id = first["id"].as_str().unwrap();
     bob.get(&format!("/v1/tasks/{id}")).await.expect_problem("not_found");

@@ -63,7 +63,8 @@ struct Replicas {
 
 impl Replicas {
     async fn new(app: &AppState, caller: &Caller, path: &ObjectPath) -> Result<Self> {
-        let stores = app.catalog.stores().await?.into_iter().map(|store| (store.id, store.name)).collect();
+        // A store that could not be opened yet is told by its id.
+        let stores = app.stores.all().iter().map(|open| (open.row.id, open.row.name.clone())).collect();
         let permission = app.catalog.permission(caller, path).await.on_path(path)?;
         Ok(Self { site: app.site.name.clone(), stores, with_keys: permission == Some(Permission::Manage) })
     }

@@ -124,7 +124,12 @@ async fn submit_new(app: &AppState, caller: &Caller, new: NewTask, key: Option<S
         deadline: new.deadline,
         idempotency_key: key,
     };
+    let (kind, spec) = (task.kind.clone(), task.spec.clone());
     let task = app.catalog.submit_task(caller, task).await?;
+    if task.kind != kind || task.spec != spec {
+        let detail = format!("this idempotency key was used for another task, {}", task.id);
+        return Err(ApiError::new(ErrorCode::IdempotencyMismatch, detail));
+    }
     app.tasks.wake();
     describe(task)
 }
