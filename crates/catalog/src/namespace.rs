@@ -216,10 +216,12 @@ impl Change for Rename {
         if target.chain.iter().any(|above| above.id == entry.id) {
             return Err(Error::invalid(format!("cannot move {from} below itself, to {to}")));
         }
-        require_parent(to, &target)?;
         let replaced = target.target().cloned();
         let parent = match &replaced {
-            None => target.last()?.id,
+            None => {
+                require_parent(to, &target)?;
+                target.last()?.id
+            }
             Some(there) => {
                 may_replace(batch, to, &entry, there, *options).await?;
                 there.parent

@@ -157,7 +157,14 @@ async fn migrate_locked(client: &mut tokio_postgres::Client) -> Result<u32> {
     };
     let runner = migrations::migrations::runner();
     let known = runner.get_migrations().iter().map(|migration| migration.version()).max().unwrap_or_default();
-    let applied = runner.get_last_applied_migration_async(client).await.map_err(wrong)?;
+    // Asking a new database for its last migration is an error of refinery's.
+    const IS_NEW: &str = "SELECT to_regclass('refinery_schema_history') IS NULL";
+    let row = client.query_one(IS_NEW, &[]).await.map_err(|error| tx::convert(IS_NEW, error))?;
+    let is_new: bool = row.try_get(0).map_err(|error| tx::convert(IS_NEW, error))?;
+    let applied = match is_new {
+        true => None,
+        false => runner.get_last_applied_migration_async(client).await.map_err(wrong)?,
+    };
     let known = super::check_schema(applied.map(|last| i64::from(last.version())), i64::from(known))?;
     runner.run_async(client).await.map_err(wrong)?;
     Ok(known)

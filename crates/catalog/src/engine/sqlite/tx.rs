@@ -222,7 +222,8 @@ fn migrate(connection: &mut Connection) -> Result<u32> {
     let known = runner.get_migrations().iter().map(|migration| migration.version()).max().unwrap_or_default();
     // Before the first migration there is no table to ask.
     let asked = "SELECT count(*) FROM sqlite_schema WHERE name = 'refinery_schema_history'";
-    let tables: i64 = connection.query_row(asked, [], |row| row.get(0)).map_err(|error| convert(asked, error))?;
+    let tables: i64 =
+        connection.query_row(asked, [], |row| row.get(0)).map_err(|error| convert(asked, error))?;
     let applied = match tables {
         0 => None,
         _ => runner.get_last_applied_migration(connection).map_err(wrong)?,

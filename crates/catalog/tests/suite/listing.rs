@@ -1,0 +1,130 @@
+//! Listing.
+
+use std::time::{Duration, Instant};
+
+use percale_catalog::*;
+
+use crate::site::{Site, kind, path};
+
+async fn all(site: &Site, at: &str, recursive: bool, limit: usize) -> Vec<String> {
+    let mut options = ListOptions::default();
+    (options.recursive, options.limit) = (recursive, limit);
+    let mut found = Vec::new();
+    loop {
+        let page = site.catalog.list(&site.admin, &path(at), options.clone()).await.unwrap();
+        assert!(page.items.len() <= limit);
+        found.extend(page.items.iter().map(|item| item.path.to_string()));
+        options.after = page.next;
+        if options.after.is_none() {
+            return found;
+        }
+    }
+}
+
+async fn names_are_in_the_order_of_their_bytes(site: Site) {
+    let names = [
+        "Z",
+        "a",
+        "a-b",
+        "a.b",
+        "aa",
+        "b",
+        "ä",
+        "日本",
+        "10",
+        "9",
+        "with space",
+        "%",
+        "_",
+        "'quote'",
+        "\u{10348}",
+    ];
+    for name in names {
+        site.put(&format!("/lab/d/{name}"), 1).await;
+    }
+    let mut sorted = names.map(|name| format!("/lab/d/{name}"));
+    sorted.sort();
+    for limit in [1, 2, 3, 100] {
+        assert_eq!(all(&site, "/lab/d", false, limit).await, sorted, "pages of {limit}");
+    }
+    assert_eq!(all(&site, "/lab/d/a", false, 10).await, ["/lab/d/a"], "of an object, just that");
+    let missing = site.catalog.list(&site.admin, &path("/lab/none"), ListOptions::default()).await;
+    assert_eq!(kind(missing), ErrorKind::NotFound);
+}
+
+async fn a_tree_is_listed_depth_first_in_pages_of_any_size(site: Site) {
+    let paths: Vec<String> = (0..60)
+        .map(|n| format!("/lab/t/{}/{}/{n:02}", ["a", "a-b", "b"][n % 3], ["x", "y"][n % 2]))
+        .chain(["/lab/t/a-".into(), "/lab/t/z".into()])
+        .collect();
+    site.put_many(&paths).await;
+    site.mkdir("/lab/t/empty").await;
+    let whole = all(&site, "/lab/t", true, 10_000).await;
+    assert_eq!(whole.len(), 60 + 2 + 3 + 6 + 1);
+    let components: Vec<Vec<&str>> = whole.iter().map(|line| line.split('/').collect()).collect();
+    assert!(components.is_sorted(), "{whole:?}");
+    for limit in [1, 2, 7, 25, 71, 72, 73] {
+        assert_eq!(all(&site, "/lab/t", true, limit).await, whole, "pages of {limit}");
+    }
+}
+
+async fn a_listing_goes_on_where_things_were_removed(site: Site) {
+    site.put_many(&["/lab/t/a/1", "/lab/t/a/2", "/lab/t/b/1", "/lab/t/c"].map(String::from)).await;
+    let mut options = ListOptions::default();
+    (options.recursive, options.limit) = (true, 2);
+    let first = site.catalog.list(&site.admin, &path("/lab/t"), options.clone()).await.unwrap();
+    assert_eq!(first.next.as_deref(), Some("a/1"));
+    site.remove("/lab/t/a", true).await.unwrap();
+    (options.after, options.limit) = (first.next, 10);
+    let rest = site.catalog.list(&site.admin, &path("/lab/t"), options).await.unwrap();
+    let rest: Vec<_> = rest.items.iter().map(|item| item.path.as_str()).collect();
+    assert_eq!(rest, ["/lab/t/b", "/lab/t/b/1", "/lab/t/c"]);
+}
+
+async fn replicas_come_along_if_asked_for(site: Site) {
+    site.put_many(&(0..10).map(|n| format!("/lab/d/{n}")).collect::<Vec<_>>()).await;
+    site.mkdir("/lab/d/sub").await;
+    let mut options = ListOptions::default();
+    let plain = site.catalog.list(&site.admin, &path("/lab/d"), options.clone()).await.unwrap();
+    assert!(plain.items.iter().all(|item| item.replicas.is_empty()));
+    options.replicas = true;
+    let page = site.catalog.list(&site.admin, &path("/lab/d"), options).await.unwrap();
+    for item in &page.items {
+        let keys: Vec<_> = item.replicas.iter().map(|replica| replica.key.as_str()).collect();
+        match item.entry.kind {
+            EntryKind::Collection => assert!(keys.is_empty()),
+            EntryKind::Object => assert_eq!(keys, [item.path.as_str().trim_start_matches('/')]),
+        }
+    }
+    assert_eq!(page.position, Some(site.catalog.position(site.space.id).await.unwrap()));
+}
+
+/// A collection of many entries: `PERCALE_MANY_ENTRIES` (1 000 000 in the long run), 100 000 by default.
+async fn a_page_at_the_end_of_a_huge_collection_is_fast(site: Site) {
+    let many = percale_testkit::faults::rounds("PERCALE_MANY_ENTRIES", 100_000) as usize;
+    let paths: Vec<String> = (0..many).map(|n| format!("/lab/huge/{n:07}")).collect();
+    site.put_many(&paths).await;
+    let mut options = ListOptions::default();
+    let timed = async |options: &ListOptions| {
+        let start = Instant::now();
+        let page = site.catalog.list(&site.admin, &path("/lab/huge"), options.clone()).await.unwrap();
+        (page, start.elapsed())
+    };
+    timed(&options).await;
+    let (_, first) = timed(&options).await;
+    options.after = Some(format!("{:07}", many - 500));
+    let (page, last) = timed(&options).await;
+    assert_eq!((page.items.len(), page.next), (499, None));
+    assert!(last < first * 5 + Duration::from_millis(50), "the last page took {last:?}, the first {first:?}");
+    let start = Instant::now();
+    assert!(site.stat(&format!("/lab/huge/{:07}", many - 1)).await.is_ok());
+    assert!(start.elapsed() < Duration::from_millis(200));
+}
+
+on_both!(
+    names_are_in_the_order_of_their_bytes,
+    a_tree_is_listed_depth_first_in_pages_of_any_size,
+    a_listing_goes_on_where_things_were_removed,
+    replicas_come_along_if_asked_for,
+    a_page_at_the_end_of_a_huge_collection_is_fast,
+);

@@ -1,0 +1,18 @@
+//! The one suite of the catalog, on both engines.
+//!
+//! A case is an `async fn(Site)`; `on_both!` makes of it a test on SQLite and one on PostgreSQL. Each has a file or
+//! database of its own.
+
+#[macro_use]
+mod site;
+
+mod access;
+mod kept;
+mod leases;
+mod listing;
+mod namespace;
+mod publishing;
+mod reading;
+mod replicas;
+mod spaces;
+mod tasks;

@@ -1,0 +1,124 @@
+//! Copies and their states.
+
+use percale_catalog::*;
+use percale_core::ByteCount;
+use percale_core::state::ReplicaState;
+
+use crate::site::{Site, kind, new_store, path, root};
+
+fn report(site: &Site, version: percale_core::ids::VersionId, state: ReplicaState) -> ReplicaReport {
+    ReplicaReport {
+        space: site.space.id,
+        version,
+        store: site.store,
+        state,
+        generation: None,
+        root: None,
+        is_checked: true,
+    }
+}
+
+async fn states_follow_the_rules(site: Site) {
+    let x = site.put("/lab/x", 1).await;
+    let tell = async |reports: Vec<ReplicaReport>| site.catalog.report_replicas(&site.admin, reports).await;
+    let before = site.catalog.position(site.space.id).await.unwrap();
+    let told = tell(vec![report(&site, x.version, ReplicaState::Suspect)]).await.pop().unwrap().unwrap();
+    assert_eq!(told.seq, before.seq + 1);
+    let refused = tell(vec![report(&site, x.version, ReplicaState::Unverified)]).await.pop().unwrap();
+    assert!(matches!(kind(refused), ErrorKind::Conflict { .. }), "a doubt is not forgotten");
+    let open = site.catalog.open_object(&site.admin, &path("/lab/x"), None).await.unwrap();
+    assert_eq!(open.replicas[0].state, ReplicaState::Suspect);
+    assert!(open.replicas[0].checked.is_some());
+    let told = tell(vec![
+        report(&site, x.version, ReplicaState::Good),
+        report(&site, percale_core::ids::VersionId(9999), ReplicaState::Good),
+    ])
+    .await;
+    assert!(told[0].is_ok());
+    assert_eq!(*told[1].as_ref().unwrap_err().kind(), ErrorKind::NotFound);
+    let again = tell(vec![report(&site, x.version, ReplicaState::Good)]).await.pop().unwrap().unwrap();
+    assert_eq!(again, *told[0].as_ref().unwrap(), "no news, no record");
+}
+
+async fn a_root_is_added_once(site: Site) {
+    let intent = site.prepare(site.wanted("/lab/x", Condition::New)).await.unwrap();
+    let commit = Commit::new(intent.id, ByteCount(1), None);
+    let x = site.catalog.commit(vec![commit]).await.pop().unwrap().unwrap();
+    let with_root = |seed| ReplicaReport {
+        root: Some(root(seed)),
+        generation: Some("g2".into()),
+        ..report(&site, x.version, ReplicaState::Good)
+    };
+    let tell =
+        async |seed| site.catalog.report_replicas(&site.admin, vec![with_root(seed)]).await.pop().unwrap();
+    tell(1).await.unwrap();
+    assert_eq!(site.stat("/lab/x").await.unwrap().content.unwrap().root, Some(root(1)));
+    assert!(matches!(kind(tell(2).await), ErrorKind::Conflict { .. }), "a version's root never changes");
+    tell(1).await.unwrap();
+    let stored = site.catalog.replicas_on(site.store, None, 10).await.unwrap();
+    assert_eq!(stored.len(), 1);
+    assert_eq!((stored[0].root, stored[0].is_current, stored[0].size), (Some(root(1)), true, ByteCount(1)));
+    assert_eq!(stored[0].replica.generation.as_deref(), Some("g2"));
+}
+
+async fn the_copies_on_a_store_are_listed_by_key(site: Site) {
+    let paths: Vec<String> = (0..25).map(|n| format!("/lab/{n:02}")).collect();
+    site.put_many(&paths).await;
+    let mut keys = Vec::new();
+    loop {
+        let page = site.catalog.replicas_on(site.store, keys.last().map(String::as_str), 10).await.unwrap();
+        if page.is_empty() {
+            break;
+        }
+        keys.extend(page.into_iter().map(|stored| stored.replica.key));
+    }
+    assert_eq!(keys, paths.iter().map(|at| at.trim_start_matches('/')).collect::<Vec<_>>());
+}
+
+async fn a_native_file_that_changed_is_a_new_version(site: Site) {
+    let native = site.catalog.add_store(new_store("native", StoreLayout::Native)).await.unwrap().id;
+    let mut wanted = site.wanted("/lab/x", Condition::New);
+    wanted.store = native;
+    let intent = site.prepare(wanted).await.unwrap();
+    let x = site.commit(&intent, 1).await.unwrap();
+    let change = NativeChange {
+        space: site.space.id,
+        version: x.version,
+        store: native,
+        size: ByteCount(2),
+        generation: "2".into(),
+        mtime: None,
+        state: ReplicaState::Unverified,
+    };
+    let changed = site.catalog.native_changed(&site.admin, change.clone()).await.unwrap();
+    assert_eq!((changed.entry, &changed.path), (x.entry, &path("/lab/x")));
+    let open = site.catalog.open_object(&site.admin, &path("/lab/x"), None).await.unwrap();
+    assert_eq!((open.version, open.size, open.root), (changed.version, ByteCount(2), None));
+    assert_eq!((open.replicas[0].state, open.replicas[0].key.as_str()), (ReplicaState::Unverified, "lab/x"));
+    assert!(site.catalog.garbage(native, 10).await.unwrap().is_empty(), "the file is the same file");
+    let old = site.catalog.open_by_id(&site.admin, site.space.id, x.version).await;
+    assert_eq!(kind(old), ErrorKind::NotFound, "no bytes of it are left");
+    let late = site.catalog.native_changed(&site.admin, change.clone()).await;
+    assert_eq!(kind(late), ErrorKind::NotFound);
+    let managed = site.put("/lab/y", 1).await;
+    let managed = NativeChange { store: site.store, version: managed.version, ..change };
+    assert_eq!(kind(site.catalog.native_changed(&site.admin, managed).await), ErrorKind::Unsupported);
+    assert!(site.catalog.fsck().await.unwrap().is_empty());
+}
+
+async fn collecting_twice_is_collecting_once(site: Site) {
+    site.put("/lab/x", 1).await;
+    site.remove("/lab/x", false).await.unwrap();
+    let garbage = site.collect().await;
+    site.catalog.collected(garbage).await.unwrap();
+    let intent = site.prepare(site.wanted("/lab/x", Condition::New)).await.unwrap();
+    assert_eq!(intent.key, "lab/x");
+}
+
+on_both!(
+    states_follow_the_rules,
+    a_root_is_added_once,
+    the_copies_on_a_store_are_listed_by_key,
+    a_native_file_that_changed_is_a_new_version,
+    collecting_twice_is_collecting_once,
+);

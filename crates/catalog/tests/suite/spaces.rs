@@ -1,0 +1,159 @@
+//! The site, spaces and stores.
+
+use percale_catalog::*;
+use percale_core::ErrorCode;
+use percale_core::access::Caller;
+
+use crate::site::{Site, kind, new_store, path, subject, user};
+
+fn new(name: &str, scope: SpaceScope) -> NewSpace {
+    NewSpace { name: name.parse().unwrap(), owner: subject("owner"), scope, store: None }
+}
+
+async fn a_site_keeps_its_name(site: Site) {
+    let known = site.catalog.site().await.unwrap();
+    assert_eq!(site.catalog.init_site("alps").await.unwrap(), known);
+    assert_eq!(kind(site.catalog.init_site("other").await), ErrorKind::AlreadyExists { version: None });
+    assert_eq!(site.second().await.site().await.unwrap(), known);
+    assert!(site.catalog.schema_version().await.unwrap() >= 1);
+    site.catalog.ping().await.unwrap();
+}
+
+async fn who_learns_of_which_space(site: Site) {
+    let catalog = &site.catalog;
+    catalog.create_space(&site.admin, new("members", SpaceScope::Members)).await.unwrap();
+    catalog.create_space(&site.admin, new("public", SpaceScope::Public)).await.unwrap();
+    let names = async |caller: &Caller| {
+        let spaces = catalog.spaces(caller).await.unwrap();
+        spaces.into_iter().map(|space| space.name.to_string()).collect::<Vec<_>>()
+    };
+    assert_eq!(names(&site.admin).await, ["lab", "members", "public"]);
+    assert_eq!(names(&user("owner")).await, ["lab", "members", "public"]);
+    assert_eq!(names(&user("bob")).await, ["members", "public"]);
+    assert_eq!(names(&Caller::anonymous()).await, ["public"]);
+    let bob = user("bob");
+    assert!(catalog.space(&bob, &"members".parse().unwrap()).await.is_ok());
+    assert!(catalog.stat(&bob, &path("/members")).await.is_err(), "known, not open");
+    assert!(catalog.stat(&Caller::anonymous(), &path("/public")).await.is_ok());
+    assert_eq!(catalog.space(&bob, &"lab".parse().unwrap()).await.unwrap_err().code(), ErrorCode::NotFound);
+
+    let private = SpaceChange { scope: Some(SpaceScope::Private), ..Default::default() };
+    catalog.update_space(&user("owner"), &"public".parse().unwrap(), private).await.unwrap();
+    assert!(names(&Caller::anonymous()).await.is_empty());
+}
+
+async fn only_administrators_make_spaces(site: Site) {
+    let catalog = &site.catalog;
+    let denied = catalog.create_space(&user("alice"), new("hers", SpaceScope::Private)).await;
+    assert_eq!(denied.unwrap_err().code(), ErrorCode::Forbidden);
+    let anonymous = catalog.create_space(&Caller::anonymous(), new("x", SpaceScope::Private)).await;
+    assert_eq!(anonymous.unwrap_err().code(), ErrorCode::Unauthenticated);
+    let twice = catalog.create_space(&site.admin, new("lab", SpaceScope::Private)).await;
+    assert_eq!(kind(twice), ErrorKind::AlreadyExists { version: None });
+    let mut nowhere = new("nowhere", SpaceScope::Private);
+    nowhere.store = Some(percale_core::ids::StoreId::new());
+    assert_eq!(kind(catalog.create_space(&site.admin, nowhere).await), ErrorKind::NotFound);
+}
+
+async fn changing_a_space(site: Site) {
+    let catalog = &site.catalog;
+    let lab = &site.space.name;
+    let before = catalog.position(site.space.id).await.unwrap();
+    let same = catalog.update_space(&user("owner"), lab, SpaceChange::default()).await.unwrap();
+    assert_eq!(same.position, before, "no change, no record");
+    let owner = SpaceChange { owner: Some(subject("alice")), ..Default::default() };
+    let changed = catalog.update_space(&user("owner"), lab, owner).await.unwrap();
+    assert_eq!(changed.owner, subject("alice"));
+    assert!(changed.position.seq > before.seq);
+    let closed = SpaceChange { state: Some(SpaceState::ReadOnly), ..Default::default() };
+    catalog.update_space(&user("alice"), lab, closed).await.unwrap();
+    let make = catalog.create_collection(&site.admin, &path("/lab/x"), false).await;
+    assert_eq!(kind(make), ErrorKind::ReadOnly, "whoever asks");
+    let store = SpaceChange { store: Some(None), ..Default::default() };
+    let denied = catalog.update_space(&user("alice"), lab, store).await;
+    assert_eq!(denied.unwrap_err().code(), ErrorCode::Forbidden, "stores are the administrators'");
+    let denied = catalog.update_space(&user("bob"), lab, SpaceChange::default()).await;
+    assert_eq!(denied.unwrap_err().code(), ErrorCode::NotFound);
+}
+
+async fn removing_a_space(site: Site) {
+    let catalog = &site.catalog;
+    let lab = &site.space.name;
+    site.put("/lab/x", 1).await;
+    assert_eq!(kind(catalog.remove_space(&site.admin, lab).await), ErrorKind::NotEmpty);
+    site.remove("/lab/x", false).await.unwrap();
+    assert_eq!(kind(catalog.remove_space(&site.admin, lab).await), ErrorKind::NotEmpty, "bytes are left");
+    site.collect().await;
+    assert_eq!(catalog.remove_space(&user("owner"), lab).await.unwrap_err().code(), ErrorCode::Forbidden);
+    catalog.remove_space(&site.admin, lab).await.unwrap();
+    assert_eq!(site.stat("/lab").await.unwrap_err().code(), ErrorCode::SpaceNotFound);
+    assert!(catalog.spaces(&site.admin).await.unwrap().is_empty());
+    let records = catalog.journal(&site.admin, site.space.id, None, 100).await.unwrap();
+    assert_eq!(records.last().unwrap().change().unwrap(), RecordChange::SpaceRemoved);
+    let again = catalog.create_space(&site.admin, new("lab", SpaceScope::Private)).await.unwrap();
+    assert_ne!(again.id, site.space.id);
+    assert!(site.names("/lab").await.is_empty());
+    assert!(catalog.fsck().await.unwrap().is_empty());
+}
+
+async fn a_space_goes_only_if_nobody_adds_to_it(site: Site) {
+    let second = site.second().await;
+    for round in 0..20 {
+        let name = format!("s{round}");
+        site.catalog.create_space(&site.admin, new(&name, SpaceScope::Private)).await.unwrap();
+        let at = path(&format!("/{name}/d"));
+        let name = name.parse().unwrap();
+        let (removed, made) = tokio::join!(
+            site.catalog.remove_space(&site.admin, &name),
+            second.create_collection(&site.admin, &at, false),
+        );
+        assert_ne!(removed.is_ok(), made.is_ok(), "{removed:?} {made:?}");
+    }
+    assert!(site.catalog.fsck().await.unwrap().is_empty());
+}
+
+async fn stores_are_added_changed_and_removed(site: Site) {
+    let catalog = &site.catalog;
+    let mut tape = new_store("tape", StoreLayout::Native);
+    tape.secret = Some(SealedSecret(vec![1, 2, 3]));
+    let tape = catalog.add_store(tape).await.unwrap();
+    assert!(!format!("{tape:?}").contains("1, 2, 3"), "a secret is not printed");
+    let names: Vec<_> = catalog.stores().await.unwrap().into_iter().map(|store| store.name).collect();
+    assert_eq!(names, ["disk", "tape"]);
+    let twice = catalog.add_store(new_store("tape", StoreLayout::Native)).await;
+    assert_eq!(kind(twice), ErrorKind::AlreadyExists { version: None });
+    assert_eq!(
+        kind(catalog.add_store(new_store("Not A Name", StoreLayout::Native)).await),
+        ErrorKind::InvalidRequest
+    );
+    let change = StoreChange { state: Some(StoreState::Offline), secret: Some(None), ..Default::default() };
+    let changed = catalog.update_store(tape.id, change).await.unwrap();
+    assert_eq!((changed.state, changed.secret), (StoreState::Offline, None));
+    assert_eq!(catalog.stores().await.unwrap()[1].state, StoreState::Offline);
+    catalog.remove_store(tape.id).await.unwrap();
+    assert_eq!(kind(catalog.remove_store(tape.id).await), ErrorKind::NotFound);
+    site.put("/lab/x", 1).await;
+    assert_eq!(kind(catalog.remove_store(site.store).await), ErrorKind::NotEmpty);
+    site.remove("/lab/x", false).await.unwrap();
+    assert_eq!(kind(catalog.remove_store(site.store).await), ErrorKind::NotEmpty, "garbage is left");
+}
+
+async fn urls_that_cannot_be(_site: Site) {
+    for url in
+        ["", "mysql://x", "sqlite:", "sqlite::memory:", "postgres://[", "postgres://h/db?sslmode=require"]
+    {
+        let outcome = Catalog::open(&CatalogConfig::new(url)).await;
+        assert_eq!(kind(outcome), ErrorKind::InvalidConfiguration, "{url}");
+    }
+}
+
+on_both!(
+    a_site_keeps_its_name,
+    who_learns_of_which_space,
+    only_administrators_make_spaces,
+    changing_a_space,
+    removing_a_space,
+    a_space_goes_only_if_nobody_adds_to_it,
+    stores_are_added_changed_and_removed,
+    urls_that_cannot_be,
+);

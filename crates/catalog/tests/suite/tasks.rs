@@ -1,0 +1,241 @@
+//! Tasks.
+
+use percale_catalog::*;
+use percale_core::access::Caller;
+use percale_core::ids::TaskId;
+use percale_core::state::TaskState;
+use percale_core::{ErrorCode, Timestamp};
+use percale_testkit::wait::until_async;
+use serde_json::json;
+
+use crate::site::{HOUR, Site, kind, user};
+
+fn new(kind: &str) -> NewTask {
+    NewTask {
+        kind: kind.into(),
+        spec: json!({ "v": 1, "path": "/lab" }),
+        deadline: None,
+        idempotency_key: None,
+    }
+}
+
+fn holder(lease: &Lease) -> TaskHolder {
+    TaskHolder { lease: lease.id, fence: lease.fence }
+}
+
+fn fault() -> TaskFault {
+    TaskFault { code: ErrorCode::StoreUnavailable, detail: "cannot read x".into() }
+}
+
+fn item(n: usize) -> TaskItem {
+    TaskItem {
+        path: format!("/lab/{n}"),
+        outcome: "failed".into(),
+        code: Some(ErrorCode::Integrity),
+        detail: "wrong bytes".into(),
+    }
+}
+
+async fn events(site: &Site, id: TaskId) -> Vec<String> {
+    let events = site.catalog.task_events(&site.admin, id, 0).await.unwrap();
+    assert!(events.iter().zip(1..).all(|(event, number)| event.number == number));
+    events.into_iter().map(|event| event.kind).collect()
+}
+
+async fn a_task_from_submission_to_its_end(site: Site) {
+    let catalog = &site.catalog;
+    let mut alice = user("alice");
+    alice.scopes = vec!["read:/lab".parse().unwrap()];
+    let task = catalog.submit_task(&alice, new("verify")).await.unwrap();
+    assert_eq!((task.state, task.attempt), (TaskState::Queued, 0));
+    let of_another_kind = catalog.claim_task(holder(&site.lease), &["copy".into()]).await.unwrap();
+    assert_eq!(of_another_kind, None);
+    let claimed = catalog.claim_task(holder(&site.lease), &[]).await.unwrap().unwrap();
+    assert_eq!((claimed.id, claimed.state, claimed.attempt), (task.id, TaskState::Running, 1));
+    assert_eq!(claimed.caller, alice, "with the scopes of the submission");
+    assert_eq!(claimed.spec, json!({ "v": 1, "path": "/lab" }));
+    assert_eq!(catalog.claim_task(holder(&site.lease), &[]).await.unwrap(), None);
+
+    let progress = TaskProgress { items_done: 3, bytes_done: 30, ..Default::default() };
+    let report = TaskReport { cursor: Some(json!("a/b")), progress: progress.clone(), items: vec![item(1)] };
+    let running = catalog.record_progress(task.id, holder(&site.lease), report).await.unwrap();
+    assert_eq!((running.cursor, running.progress), (Some(json!("a/b")), progress));
+    let report = TaskReport { items: (2..5).map(item).collect(), ..Default::default() };
+    let done = catalog.finish_task(task.id, holder(&site.lease), report, TaskOutcome::Partial).await.unwrap();
+    assert_eq!((done.state, done.lease), (TaskState::Partial, None));
+    let page = catalog.task_items(&alice, task.id, None, 3).await.unwrap();
+    assert_eq!(page.items, (1..4).map(item).collect::<Vec<_>>());
+    let page = catalog.task_items(&alice, task.id, page.next, 3).await.unwrap();
+    assert_eq!((page.items, page.next), (vec![item(4)], None));
+    assert_eq!(events(&site, task.id).await, ["submitted", "claimed", "partial"]);
+
+    let retried = catalog.retry_task(&alice, task.id).await.unwrap();
+    assert_eq!((retried.state, retried.attempt, retried.cursor), (TaskState::Queued, 0, None));
+    assert!(catalog.task_items(&alice, task.id, None, 3).await.unwrap().items.is_empty());
+    let report = TaskReport::default();
+    catalog.claim_task(holder(&site.lease), &[]).await.unwrap().unwrap();
+    let done =
+        catalog.finish_task(task.id, holder(&site.lease), report, TaskOutcome::Succeeded).await.unwrap();
+    assert_eq!(done.state, TaskState::Succeeded);
+    assert!(matches!(kind(catalog.retry_task(&alice, task.id).await), ErrorKind::Conflict { .. }));
+    assert!(matches!(kind(catalog.cancel_task(&alice, task.id).await), ErrorKind::Conflict { .. }));
+}
+
+async fn a_task_is_its_owners(site: Site) {
+    let catalog = &site.catalog;
+    let (alice, bob) = (user("alice"), user("bob"));
+    let task = catalog.submit_task(&alice, new("verify")).await.unwrap();
+    assert_eq!(kind(catalog.task(&bob, task.id).await), ErrorKind::NotFound);
+    assert_eq!(kind(catalog.cancel_task(&bob, task.id).await), ErrorKind::NotFound);
+    assert_eq!(kind(catalog.task_items(&bob, task.id, None, 1).await), ErrorKind::NotFound);
+    assert_eq!(kind(catalog.task_events(&bob, task.id, 0).await), ErrorKind::NotFound);
+    assert_eq!(kind(catalog.task(&Caller::anonymous(), task.id).await), ErrorKind::NotFound);
+    assert!(catalog.submit_task(&Caller::anonymous(), new("verify")).await.is_err());
+    assert_eq!(catalog.task(&site.admin, task.id).await.unwrap(), task);
+    assert_eq!(catalog.task(&alice, task.id).await.unwrap(), task);
+}
+
+async fn listing_tasks(site: Site) {
+    let catalog = &site.catalog;
+    let alice = user("alice");
+    let mut ids = Vec::new();
+    for n in 0..7 {
+        let kind = if n % 2 == 0 { "verify" } else { "copy" };
+        ids.push(catalog.submit_task(&alice, new(kind)).await.unwrap().id);
+    }
+    catalog.submit_task(&user("bob"), new("verify")).await.unwrap();
+    catalog.cancel_task(&alice, ids[0]).await.unwrap();
+    ids.reverse();
+    let mut found = Vec::new();
+    let mut after = None;
+    loop {
+        let page = catalog.tasks(&alice, TaskFilter::default(), after, 3).await.unwrap();
+        found.extend(page.items.iter().map(|task| task.id));
+        after = page.next;
+        if after.is_none() {
+            break;
+        }
+    }
+    assert_eq!(found, ids, "the newest first, only hers");
+    let filter = TaskFilter { states: vec![TaskState::Queued], kind: Some("verify".into()) };
+    assert_eq!(catalog.tasks(&alice, filter.clone(), None, 100).await.unwrap().items.len(), 3);
+    assert_eq!(catalog.tasks(&site.admin, filter, None, 100).await.unwrap().items.len(), 4);
+    assert!(
+        catalog.tasks(&Caller::anonymous(), TaskFilter::default(), None, 9).await.unwrap().items.is_empty()
+    );
+    assert_eq!(
+        kind(catalog.tasks(&alice, TaskFilter::default(), Some("x".into()), 9).await),
+        ErrorKind::InvalidRequest
+    );
+}
+
+async fn submitting_twice_with_one_key_is_once(site: Site) {
+    let second = site.second().await;
+    let alice = user("alice");
+    let with_key = NewTask { idempotency_key: Some("k".into()), ..new("copy") };
+    let (one, two) = tokio::join!(
+        site.catalog.submit_task(&alice, with_key.clone()),
+        second.submit_task(&alice, with_key.clone())
+    );
+    assert_eq!(one.unwrap().id, two.unwrap().id);
+    let other = site.catalog.submit_task(&user("bob"), with_key).await.unwrap();
+    assert_eq!(site.catalog.tasks(&site.admin, TaskFilter::default(), None, 9).await.unwrap().items.len(), 2);
+    assert_eq!(other.caller, user("bob"));
+}
+
+async fn a_task_outlives_its_server(site: Site) {
+    let catalog = &site.catalog;
+    let task = catalog.submit_task(&user("alice"), new("verify")).await.unwrap();
+    catalog.claim_task(holder(&site.lease), &[]).await.unwrap().unwrap();
+    let report = TaskReport { cursor: Some(json!(17)), ..Default::default() };
+    catalog.record_progress(task.id, holder(&site.lease), report.clone()).await.unwrap();
+    let taken = catalog.take_over_all(LeaseKind::Server, "two", HOUR).await.unwrap().remove(0).lease;
+    let stale = catalog.record_progress(task.id, holder(&site.lease), report.clone()).await;
+    assert_eq!(kind(stale), ErrorKind::LeaseExpired);
+    let queued = catalog.task(&site.admin, task.id).await.unwrap();
+    assert_eq!((queued.state, queued.attempt, queued.cursor), (TaskState::Queued, 1, Some(json!(17))));
+    assert!(queued.not_before > queued.changed, "it waits before the next attempt");
+    assert_eq!(catalog.claim_task(holder(&taken), &[]).await.unwrap(), None, "not yet");
+    let claimed = until_async("the wait to be over", HOUR, async || {
+        catalog.claim_task(holder(&taken), &[]).await.unwrap()
+    })
+    .await;
+    assert_eq!((claimed.attempt, claimed.cursor), (2, Some(json!(17))));
+    // An orderly end gives it back at once and does not count.
+    catalog.release_lease(taken.id, taken.fence).await.unwrap();
+    let queued = catalog.task(&site.admin, task.id).await.unwrap();
+    assert_eq!((queued.state, queued.attempt), (TaskState::Queued, 1));
+    assert_eq!(events(&site, task.id).await, ["submitted", "claimed", "requeued", "claimed", "requeued"]);
+}
+
+async fn a_cancelled_task_stops_its_worker(site: Site) {
+    let catalog = &site.catalog;
+    let alice = user("alice");
+    let task = catalog.submit_task(&alice, new("verify")).await.unwrap();
+    catalog.claim_task(holder(&site.lease), &[]).await.unwrap().unwrap();
+    assert_eq!(catalog.cancel_task(&alice, task.id).await.unwrap().state, TaskState::Cancelled);
+    let late = catalog.record_progress(task.id, holder(&site.lease), TaskReport::default()).await;
+    assert_eq!(kind(late), ErrorKind::LeaseExpired);
+    let late = catalog
+        .finish_task(task.id, holder(&site.lease), TaskReport::default(), TaskOutcome::Succeeded)
+        .await;
+    assert_eq!(kind(late), ErrorKind::LeaseExpired);
+    assert_eq!(catalog.task(&alice, task.id).await.unwrap().state, TaskState::Cancelled);
+}
+
+async fn faults_deadlines_and_used_up_attempts(site: Site) {
+    let catalog = &site.catalog;
+    let alice = user("alice");
+    let again = catalog.submit_task(&alice, new("verify")).await.unwrap();
+    catalog.claim_task(holder(&site.lease), &[]).await.unwrap().unwrap();
+    let outcome = TaskOutcome::Again(fault());
+    let queued =
+        catalog.finish_task(again.id, holder(&site.lease), TaskReport::default(), outcome).await.unwrap();
+    assert_eq!((queued.state, queued.fault), (TaskState::Queued, Some(fault())));
+    assert_eq!(queued.not_before.since(queued.changed), std::time::Duration::from_secs(1));
+    catalog.cancel_task(&alice, again.id).await.unwrap();
+
+    let failed = catalog.submit_task(&alice, new("verify")).await.unwrap();
+    catalog.claim_task(holder(&site.lease), &[]).await.unwrap().unwrap();
+    let outcome = TaskOutcome::Failed(fault());
+    let failed =
+        catalog.finish_task(failed.id, holder(&site.lease), TaskReport::default(), outcome).await.unwrap();
+    assert_eq!((failed.state, failed.fault), (TaskState::Failed, Some(fault())));
+
+    let late = NewTask { deadline: Some(Timestamp::from_micros(1)), ..new("verify") };
+    let late = catalog.submit_task(&alice, late).await.unwrap();
+    assert_eq!(catalog.claim_task(holder(&site.lease), &[]).await.unwrap(), None);
+    let late = catalog.task(&alice, late.id).await.unwrap();
+    assert_eq!((late.state, late.fault.unwrap().code), (TaskState::Failed, ErrorCode::WaitTimeout));
+}
+
+async fn two_servers_do_not_claim_the_same_task(site: Site) {
+    let second = site.second().await;
+    let other = second.acquire_lease(LeaseKind::Server, "two", HOUR, json!({})).await.unwrap();
+    for _ in 0..20 {
+        site.catalog.submit_task(&user("alice"), new("verify")).await.unwrap();
+    }
+    let claim_all = async |catalog: &Catalog, lease: &Lease| {
+        let mut claimed = Vec::new();
+        while let Some(task) = catalog.claim_task(holder(lease), &[]).await.unwrap() {
+            claimed.push(task.id);
+        }
+        claimed
+    };
+    let (mut one, two) = tokio::join!(claim_all(&site.catalog, &site.lease), claim_all(&second, &other));
+    one.extend(two);
+    one.sort();
+    one.dedup();
+    assert_eq!(one.len(), 20);
+}
+
+on_both!(
+    a_task_from_submission_to_its_end,
+    a_task_is_its_owners,
+    listing_tasks,
+    submitting_twice_with_one_key_is_once,
+    a_task_outlives_its_server,
+    a_cancelled_task_stops_its_worker,
+    faults_deadlines_and_used_up_attempts,
+    two_servers_do_not_claim_the_same_task,
+);
