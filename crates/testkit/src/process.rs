@@ -49,8 +49,9 @@ impl SiteOptions {
         }
     }
 
-    /// Adds a line to the configuration; the value as in TOML.
+    /// Sets a line of the configuration; the value as in TOML.
     pub fn set(mut self, key: &str, value: &str) -> Self {
+        self.settings.retain(|(set, _)| set != key);
         self.settings.push((key.to_owned(), value.to_owned()));
         self
     }
@@ -71,7 +72,7 @@ impl Site {
     /// Starts a site and waits until it serves.
     ///
     /// # Panics
-    /// If it does not serve in time; the message has the end of its log.
+    /// If it does not serve in time. The end of its log is shown then, as with every panic.
     pub fn start(options: SiteOptions) -> Self {
         let folder = match &options.directory {
             Some(_) => None,
@@ -128,7 +129,7 @@ impl Site {
     pub fn wait_until_ready(&mut self) {
         wait::until("the site to serve", READY_DEADLINE, || {
             if let Some(status) = self.try_wait() {
-                panic!("the site ended with {status} instead of serving:\n{}", self.log_tail());
+                panic!("the site ended with {status} instead of serving");
             }
             self.is_ready().then_some(())
         });

@@ -1,0 +1,17 @@
+//! Tests of the whole: the real binary, real files, real crashes.
+//!
+//! | module | proves |
+//! |---|---|
+//! | [`kill`] | nothing acknowledged is lost, nothing partial is seen, however often the server is killed |
+//! | [`publish_steps`] | the same at each single step of the publish order |
+//! | [`documents`] | what the documents tell people to type works |
+//! | [`disk_full`] | a full disk is an error and no loss |
+//! | [`demo`] | the demo's checks pass |
+
+mod demo;
+mod disk_full;
+mod documents;
+mod kill;
+mod ledger;
+mod publish_steps;
+mod world;
