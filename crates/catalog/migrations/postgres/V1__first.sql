@@ -133,7 +133,7 @@ CREATE TABLE garbage (
     PRIMARY KEY (st, key)
 );
 CREATE INDEX garbage_version ON garbage (sp, version);
-CREATE INDEX garbage_since ON garbage (st, since);
+CREATE INDEX garbage_since ON garbage (st, since, key);
 
 CREATE TABLE task (
     id UUID NOT NULL PRIMARY KEY,

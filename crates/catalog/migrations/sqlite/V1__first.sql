@@ -133,7 +133,7 @@ CREATE TABLE garbage (
     PRIMARY KEY (st, key)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX garbage_version ON garbage (sp, version);
-CREATE INDEX garbage_since ON garbage (st, since);
+CREATE INDEX garbage_since ON garbage (st, since, key);
 
 CREATE TABLE task (
     id BLOB NOT NULL PRIMARY KEY,

@@ -119,6 +119,12 @@ static CHILDREN: [Sql; 3] = with_locks!(
     "e"
 );
 
+static SCAN: Sql = Sql::both(concat!(
+    "SELECT ",
+    columns!(),
+    " FROM entry e WHERE e.sp = $1 AND e.id > $2 ORDER BY e.sp, e.id LIMIT $3"
+));
+
 static HAS_CHILDREN: Sql = Sql::both("SELECT id FROM entry WHERE sp = $1 AND parent = $2 LIMIT 1");
 
 static SUBTREE: Sql = Sql::both(
@@ -250,6 +256,12 @@ pub(crate) async fn children<T: Tx>(
     lock: Lock,
 ) -> Result<Vec<EntryRow>> {
     decode_all(tx.query(lock.pick(&CHILDREN), row![sp, parent, after, limit]).await?)
+}
+
+/// Decodes entries of a space whose ids are greater than `after`, and returns the last id unless all were seen.
+pub(crate) async fn scan<T: Tx>(tx: &T, sp: i64, after: u64, limit: usize) -> Result<Option<u64>> {
+    let found = decode_all(tx.query(&SCAN, row![sp, after, limit]).await?)?;
+    Ok(found.last().filter(|_| found.len() == limit).map(|last| last.id))
 }
 
 /// Tells whether a collection has entries.

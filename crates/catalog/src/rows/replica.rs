@@ -221,7 +221,7 @@ pub(crate) struct GarbageRow {
 
 static GARBAGE: Sql = Sql::both(
     "SELECT g.key, p.id, g.version, g.since FROM garbage g JOIN store s ON s.st = g.st \
-     JOIN space p ON p.sp = g.sp WHERE s.id = $1 ORDER BY g.st, g.since LIMIT $2",
+     JOIN space p ON p.sp = g.sp WHERE s.id = $1 ORDER BY g.st, g.since, g.key LIMIT $2",
 );
 static INSERT_GARBAGE: Sql = Sql::each(
     "INSERT INTO garbage (st, key, sp, version, since) VALUES ($1, $2, $3, $4, $5)",

@@ -7,9 +7,12 @@
 mod site;
 
 mod access;
+mod care;
+mod journal;
 mod kept;
 mod leases;
 mod listing;
+mod model;
 mod namespace;
 mod publishing;
 mod reading;

@@ -107,6 +107,26 @@ impl Site {
         self.config.url.starts_with("postgres")
     }
 
+    /// Runs a statement on the database beside the catalog, as damage does.
+    pub async fn tamper(&self, sql: &str) {
+        if self.is_postgres() {
+            let (client, connection) =
+                tokio_postgres::connect(&self.config.url, tokio_postgres::NoTls).await.unwrap();
+            let driver = tokio::spawn(connection);
+            client.batch_execute(sql).await.unwrap();
+            drop(client);
+            driver.await.unwrap().unwrap();
+        } else {
+            let file = self.config.url.strip_prefix("sqlite:").unwrap();
+            rusqlite::Connection::open(file).unwrap().execute_batch(sql).unwrap();
+        }
+    }
+
+    /// Asserts that the rows agree with each other.
+    pub async fn assert_sound(&self) {
+        assert_eq!(self.catalog.fsck().await.unwrap(), []);
+    }
+
     pub fn wanted(&self, at: &str, condition: Condition) -> Prepare {
         Prepare {
             caller: self.admin.clone(),
