@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 
 /// What a task is to do.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case", tag = "kind", deny_unknown_fields)]
+#[serde(rename_all = "snake_case", tag = "kind")]
 #[non_exhaustive]
 pub enum TaskSpec {
     /// Reads every replica under a path and hashes it.

@@ -605,10 +605,10 @@ impl ErrorCode {
                 "Send the data again. If it fails again, suspect the disk or the memory of the source."
             }
             ErrorCode::Integrity => {
-                "Nothing was delivered that is wrong. `percale where` shows whether another copy is good; reads are served from that one."
+                "Nothing was delivered that is wrong. `percale ls -L` shows whether another copy is good; reads are served from that one."
             }
             ErrorCode::DataLost => {
-                "Restore the file from its source or a backup and put it again; `percale where` shows what became of each copy."
+                "Restore the file from its source or a backup and put it again; `percale ls -L` shows what became of each copy."
             }
             ErrorCode::NoSpace => {
                 "Free space, drop copies that are no longer needed, or let the administrator add a store. An interrupted upload continues afterwards."
@@ -631,7 +631,7 @@ impl ErrorCode {
                 "Try again later. Bytes that were sent already are kept for the retry."
             }
             ErrorCode::Offline => {
-                "Wait until the store is back; `percale where` names it. To avoid this, ask for a second copy by policy."
+                "Wait until the store is back; `percale ls -L` names it. To avoid this, ask for a second copy by policy."
             }
             ErrorCode::InvalidConfiguration => {
                 "Correct the value at the named place. A flag wins over the environment, and the environment over a file."

@@ -23,6 +23,7 @@ use utoipa_axum::routes;
 
 use super::auth::Auth;
 use super::extract::{Json, NamespacePath, Query, body_error, drain};
+use super::paging::Flag;
 use crate::publish::{NewObject, StagedContent, key_for_stage};
 use crate::reading::Source;
 use crate::upload::space_of;
@@ -50,7 +51,8 @@ pub struct VersionQuery {
 pub struct PutQuery {
     /// Whether missing collections above the object are made.
     #[serde(default)]
-    parents: bool,
+    #[param(value_type = Option<bool>)]
+    parents: Flag,
 }
 
 /// Returns the entity tag of a version: its root, or its id while nobody hashed it.
@@ -330,7 +332,7 @@ where
     let object = NewObject {
         caller,
         path: path.clone(),
-        parents: query.parents,
+        parents: query.parents.0,
         condition,
         mtime,
         digests,

@@ -20,10 +20,8 @@ async fn no_request_makes_the_server_fail() {
         eprintln!("SKIPPED: no_request_makes_the_server_fail, as PERCALE_SKIP_SCHEMATHESIS asks");
         return;
     }
-    let tools = std::env::var_os("PERCALE_TEST_TOOLS").map_or_else(
-        || PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../.tools")),
-        PathBuf::from,
-    );
+    let tools = std::env::var_os("PERCALE_TEST_TOOLS")
+        .map_or_else(|| PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../.tools")), PathBuf::from);
     let program = tools.join("venv/bin/schemathesis");
     assert!(program.exists(), "{} is not there: `scripts/bootstrap test` installs it", program.display());
 
