@@ -265,10 +265,10 @@ impl<'a, T: Tx> Batch<'a, T> {
 
     /// Returns an entry by id.
     pub async fn entry(&mut self, sp: i64, id: u64, lock: Lock) -> Result<Option<Arc<EntryRow>>> {
-        if let Some(slot) = self.entries.get(&(sp, id)) {
-            if slot.dirty != Dirty::Clean || slot.lock >= lock || slot.row.is_none() {
-                return Ok(slot.row.clone());
-            }
+        if let Some(slot) = self.entries.get(&(sp, id))
+            && (slot.dirty != Dirty::Clean || slot.lock >= lock || slot.row.is_none())
+        {
+            return Ok(slot.row.clone());
         }
         let found = crate::rows::entry::by_ids(self.tx, vec![(sp, id)], lock).await?.pop();
         if let Some(known) = self.entries.get(&(sp, id)) {

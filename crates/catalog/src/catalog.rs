@@ -158,10 +158,10 @@ async fn watch_others(catalog: Weak<Inner>) {
             continue;
         }
         // Whoever asks in earnest reports that the database is away; this only waits for it.
-        if let Ok(sum) = postgres.ask_once(&JournalSum).await {
-            if known.replace(sum).is_none_or(|before| before != sum) {
-                inner.notify.changed();
-            }
+        if let Ok(sum) = postgres.ask_once(&JournalSum).await
+            && known.replace(sum).is_none_or(|before| before != sum)
+        {
+            inner.notify.changed();
         }
     }
 }

@@ -93,11 +93,11 @@ impl Change for Remove {
     async fn run<T: Tx>(&self, batch: &mut Batch<'_, T>) -> Result<Draft> {
         let Self { caller, path, options } = self;
         let target = target(batch, caller, path).await?;
-        if let Some(wanted) = options.if_version {
-            if target.version() != Some(wanted) {
-                let kind = ErrorKind::PreconditionFailed { version: target.version() };
-                return Err(Error::new(kind, format!("{path} does not have version {wanted}")));
-            }
+        if let Some(wanted) = options.if_version
+            && target.version() != Some(wanted)
+        {
+            let kind = ErrorKind::PreconditionFailed { version: target.version() };
+            return Err(Error::new(kind, format!("{path} does not have version {wanted}")));
         }
         let doomed = if !target.is_collection() {
             vec![target]

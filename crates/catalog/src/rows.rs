@@ -25,7 +25,7 @@ pub(crate) enum Lock {
 
 impl Lock {
     /// Picks a statement of those for `None`, `Share` and `Update`.
-    pub(crate) fn pick<'a>(self, of: &'a [crate::engine::Sql; 3]) -> &'a crate::engine::Sql {
+    pub(crate) fn pick(self, of: &[crate::engine::Sql; 3]) -> &crate::engine::Sql {
         match self {
             Lock::None => &of[0],
             Lock::Share => &of[1],

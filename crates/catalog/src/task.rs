@@ -165,10 +165,10 @@ impl Change for Submit {
         }
         let owner = actor(caller);
         let key = new.idempotency_key.as_deref();
-        if let Some(key) = key {
-            if let Some(first) = task::by_key(batch.tx, &owner, key).await? {
-                return Ok(first);
-            }
+        if let Some(key) = key
+            && let Some(first) = task::by_key(batch.tx, &owner, key).await?
+        {
+            return Ok(first);
         }
         let now = batch.now();
         let task = Task {

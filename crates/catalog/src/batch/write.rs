@@ -36,10 +36,10 @@ impl<T: Tx> Batch<'_, T> {
     pub fn change(&mut self, entry: EntryRow) -> Arc<EntryRow> {
         let key = (entry.sp, entry.id);
         let before = self.entries.get(&key).cloned();
-        if let Some(before) = before.as_ref().and_then(|slot| slot.row.as_ref()) {
-            if before.parent != entry.parent || before.name != entry.name {
-                self.names.entry((before.sp, before.parent)).or_default().insert(before.name.clone(), None);
-            }
+        if let Some(before) = before.as_ref().and_then(|slot| slot.row.as_ref())
+            && (before.parent != entry.parent || before.name != entry.name)
+        {
+            self.names.entry((before.sp, before.parent)).or_default().insert(before.name.clone(), None);
         }
         let names = self.names.entry((entry.sp, entry.parent)).or_default();
         names.insert(entry.name.clone(), Some(entry.id));

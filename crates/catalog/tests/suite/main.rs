@@ -3,11 +3,15 @@
 //! A case is an `async fn(Site)`; `on_both!` makes of it a test on SQLite and one on PostgreSQL. Each has a file or
 //! database of its own.
 
+#![allow(clippy::unwrap_used, reason = "a test says what it expects by failing")]
+
 #[macro_use]
 mod site;
 
 mod access;
+mod at_once;
 mod care;
+mod faults;
 mod journal;
 mod kept;
 mod leases;

@@ -37,7 +37,7 @@ pub struct Site {
     pub store: StoreId,
     pub lease: Lease,
     pub space: Space,
-    _folder: Option<tempfile::TempDir>,
+    pub _folder: Option<tempfile::TempDir>,
 }
 
 pub fn path(text: &str) -> ObjectPath {

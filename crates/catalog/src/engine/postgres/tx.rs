@@ -35,10 +35,10 @@ pub(crate) struct PostgresTx {
 impl Drop for PostgresTx {
     fn drop(&mut self) {
         // A call that was dropped half-way must not leave its transaction to the next user of the connection.
-        if self.is_open {
-            if let Some(client) = self.client.take() {
-                drop(Object::take(client));
-            }
+        if self.is_open
+            && let Some(client) = self.client.take()
+        {
+            drop(Object::take(client));
         }
     }
 }

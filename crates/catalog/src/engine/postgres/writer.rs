@@ -204,10 +204,10 @@ impl Writer {
         const PRUNE: &str =
             "DELETE FROM outcome WHERE at < (EXTRACT(EPOCH FROM now()) * 1000000)::bigint - $1";
         let keep = i64::try_from(KEEP_OUTCOMES.as_micros()).unwrap_or(i64::MAX);
-        if let Ok(client) = self.pool.get().await {
-            if let Err(error) = client.execute(PRUNE, &[&keep]).await {
-                tracing::debug!(%error, "cannot remove old outcomes");
-            }
+        if let Ok(client) = self.pool.get().await
+            && let Err(error) = client.execute(PRUNE, &[&keep]).await
+        {
+            tracing::debug!(%error, "cannot remove old outcomes");
         }
     }
 }
