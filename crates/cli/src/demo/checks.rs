@@ -147,30 +147,18 @@ pub async fn ingest(demo: &mut Demo) -> anyhow::Result<Line> {
         Some(Origin::Own) => "your own files".to_owned(),
         Some(Origin::Package) => {
             let names: Vec<_> = demo.sources.iter().map(|source| source.name.as_str()).collect();
-            format!("real files of the packages {}", names.join(", "))
+            format!("real files of {}", names.join(", "))
         }
         _ => "look-alikes made here, since no package with real files is installed".to_owned(),
     };
-    let mut line = Line::default();
-    line.text(format!(
-        "{} files, {} ({}) → percale:/{}",
-        files.len(),
-        size(bytes),
-        formats.join(", "),
-        demo.space
-    ));
-    line.millis("put", took);
-    line.more(&format!(
-        "   {}   (disk alone, one file, one fsync: {})\n   {:<12} {origin}",
-        rate(bytes, took),
-        rate(bytes, disk_took),
-        ""
-    ))
-    .figure("files", files.len() as u64)
-    .figure("bytes", bytes)
-    .figure("put_mb_per_s", mb_per_s(bytes, took))
-    .figure("disk_mb_per_s", mb_per_s(bytes, disk_took));
-    Ok(line)
+    Ok(Line::new(format!("{} files, {} → percale:/{}", files.len(), size(bytes), demo.space))
+        .time(took)
+        .rate(rate(bytes, took), format!("disk alone, one file, one fsync: {}", rate(bytes, disk_took)))
+        .note(format!("{origin}: {}", formats.join(", ")))
+        .figure("files", files.len() as u64)
+        .figure("bytes", bytes)
+        .figure("put_mb_per_s", mb_per_s(bytes, took))
+        .figure("disk_mb_per_s", mb_per_s(bytes, disk_took)))
 }
 
 /// Lists everything.
@@ -179,12 +167,11 @@ pub async fn listing(demo: &mut Demo) -> anyhow::Result<Line> {
     let entries = list_all(demo).await?;
     let took = began.elapsed();
     demo.expected.compare(&entries)?;
-    let mut line = Line::default();
-    let per_second = entries.len() as f64 / took.as_secs_f64();
-    line.text(format!("{} entries, each with size, hash and time, {per_second:.0} a second", entries.len()))
-        .millis("list", took)
-        .figure("entries", entries.len() as u64);
-    Ok(line)
+    let per_second = entries.len() as f64 / took.as_secs_f64().max(1e-9);
+    Ok(Line::new(format!("{} entries, each with size, hash and time", entries.len()))
+        .time(took)
+        .rate(format!("{per_second:.0}/s"), "")
+        .figure("entries", entries.len() as u64))
 }
 
 /// Gets everything back and compares every byte.
@@ -215,14 +202,12 @@ pub async fn read_back(demo: &mut Demo) -> anyhow::Result<Line> {
     })
     .await?;
     ensure!(compared == files.len(), "only {compared} of {} files came back", files.len());
-    let mut line = Line::default();
-    line.text(format!("{compared} files got and compared with the originals: byte for byte the same"))
-        .millis("get", took);
-    line.more(&format!("   {}   (cp of the same files: {})", rate(bytes, took), rate(bytes, copy_took)))
+    Ok(Line::new(format!("{compared} files got, byte for byte the same as the originals"))
+        .time(took)
+        .rate(rate(bytes, took), format!("cp of the same files: {}", rate(bytes, copy_took)))
         .figure("files", compared as u64)
         .figure("get_mb_per_s", mb_per_s(bytes, took))
-        .figure("cp_mb_per_s", mb_per_s(bytes, copy_took));
-    Ok(line)
+        .figure("cp_mb_per_s", mb_per_s(bytes, copy_took)))
 }
 
 /// Has the site read and hash everything.
@@ -239,13 +224,11 @@ pub async fn verify(demo: &mut Demo) -> anyhow::Result<Line> {
         demo.expected.len()
     );
     let bytes = demo.expected.bytes();
-    let mut line = Line::default();
-    line.text(format!("{} replicas re-read and hashed: all good", task.progress.items_done))
-        .millis("verify", took);
-    line.more(&format!("   {}", rate(bytes, took)))
+    Ok(Line::new(format!("{} replicas re-read and hashed: all good", task.progress.items_done))
+        .time(took)
+        .rate(rate(bytes, took), "")
         .figure("good", task.progress.items_done)
-        .figure("verify_mb_per_s", mb_per_s(bytes, took));
-    Ok(line)
+        .figure("verify_mb_per_s", mb_per_s(bytes, took)))
 }
 
 /// Puts many small files.
@@ -270,15 +253,15 @@ pub async fn small_files(demo: &mut Demo) -> anyhow::Result<Line> {
     take_note(demo, &noted)?;
     let per_second = SMALL_FILES as f64 / took.as_secs_f64();
     let disk_per_second = 1.0 / alone.as_secs_f64().max(1e-9);
-    let mut line = Line::default();
-    line.text(format!("{SMALL_FILES} × {} put, durable", size(SMALL_SIZE))).millis("put", took);
-    line.more(&format!(
-        "   {per_second:.0} files/s   (disk alone, an fsync each: {disk_per_second:.0} files/s)"
-    ))
-    .figure("files", SMALL_FILES as u64)
-    .figure("put_files_per_s", per_second.round())
-    .figure("disk_files_per_s", disk_per_second.round());
-    Ok(line)
+    Ok(Line::new(format!("{SMALL_FILES} × {} put, durable", size(SMALL_SIZE)))
+        .time(took)
+        .rate(
+            format!("{per_second:.0} files/s"),
+            format!("disk alone, an fsync each: {disk_per_second:.0} files/s"),
+        )
+        .figure("files", SMALL_FILES as u64)
+        .figure("put_files_per_s", per_second.round())
+        .figure("disk_files_per_s", disk_per_second.round()))
 }
 
 /// Makes a backup while the site serves, and verifies it.
@@ -298,15 +281,13 @@ pub async fn backup(demo: &mut Demo) -> anyhow::Result<Line> {
     ensure!(bytes > 0, "the backup is empty");
     let entries = list_all(demo).await?;
     demo.expected.compare(&entries)?;
-    let mut line = Line::default();
-    line.text(format!(
-        "catalog of {} entries saved while serving, and verified: {}",
+    Ok(Line::new(format!(
+        "catalog of {} entries saved while serving, verified: {}",
         entries.len(),
         size(bytes)
     ))
-    .millis("backup", took)
-    .figure("bytes", bytes);
-    Ok(line)
+    .time(took)
+    .figure("bytes", bytes))
 }
 
 fn succeeded(output: &std::process::Output) -> anyhow::Result<()> {

@@ -71,15 +71,11 @@ pub async fn damage(demo: &mut Demo) -> anyhow::Result<Line> {
     all_done(&report, 1)?;
     ensure!(read_whole(demo, &path).await? == root, "{path} has another content than before the damage");
     fs::remove_file(good)?;
-    let mut line = Line::default();
-    line.text(format!(
-        "flipped a byte of {} → found by the check in {}, read refused ({}), whole again after a new put",
-        path,
-        seconds(found),
-        refused.map_or("", ErrorCode::as_str)
-    ))
-    .figure("found_ms", (found.as_secs_f64() * 1e3).round());
-    Ok(line)
+    let refused = refused.map_or("", ErrorCode::as_str);
+    Ok(Line::new("a byte flipped on the disk → found by the check")
+        .time(found)
+        .note(format!("{path}: read refused ({refused}), whole again after a new put"))
+        .figure("found_ms", (found.as_secs_f64() * 1e3).round()))
 }
 
 /// Kills the server while a large put is under way.
@@ -143,21 +139,17 @@ pub async fn crash(demo: &mut Demo) -> anyhow::Result<Line> {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     fs::remove_file(local)?;
-    let mut line = Line::default();
-    line.text(format!(
-        "kill -9 with {} of {} arrived → serves again in {}, the put went on by itself and ended {} later; \
-         {} acknowledged objects there, nothing half-written seen ({looks} looks), no temporary file left",
-        size(arrived),
-        size(LARGE_BYTES),
-        seconds(restarted),
-        seconds(resumed),
-        demo.expected.len(),
-    ))
-    .figure("arrived_bytes", arrived)
-    .figure("restart_ms", (restarted.as_secs_f64() * 1e3).round())
-    .figure("resumed_ms", (resumed.as_secs_f64() * 1e3).round())
-    .figure("objects", demo.expected.len() as u64);
-    Ok(line)
+    Ok(Line::new(format!("kill -9 with {} of {} arrived → serves again", size(arrived), size(LARGE_BYTES)))
+        .time(restarted)
+        .note(format!("the put went on by itself and ended {} later, all of its bytes right", seconds(resumed)))
+        .note(format!(
+            "{} acknowledged objects there; nothing half-written seen in {looks} looks; no temporary file left",
+            demo.expected.len()
+        ))
+        .figure("arrived_bytes", arrived)
+        .figure("restart_ms", (restarted.as_secs_f64() * 1e3).round())
+        .figure("resumed_ms", (resumed.as_secs_f64() * 1e3).round())
+        .figure("objects", demo.expected.len() as u64))
 }
 
 /// Puts two contents at one path at once, again and again.
@@ -195,13 +187,9 @@ pub async fn two_writers(demo: &mut Demo) -> anyhow::Result<Line> {
         ensure!(read_whole(demo, &path).await? == roots[winner], "{path} does not have the winner's bytes");
         demo.expected.add(path, 3 << 20, roots[winner]);
     }
-    let mut line = Line::default();
-    line.text(format!(
-        "{ROUNDS} times two at one path: {ROUNDS} winners, {ROUNDS} told of the conflict, nothing mixed"
-    ))
-    .millis("writers", began.elapsed())
-    .figure("rounds", ROUNDS as u64);
-    Ok(line)
+    Ok(Line::new(format!("{ROUNDS} × two at one path: one wins, one is told, nothing mixed"))
+        .time(began.elapsed())
+        .figure("rounds", ROUNDS as u64))
 }
 
 /// Reads an object to its end and hashes what came.

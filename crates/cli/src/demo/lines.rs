@@ -1,6 +1,5 @@
 //! The lines that the demo prints: for people, or JSON.
 
-use std::fmt::Write as _;
 use std::future::Future;
 use std::time::{Duration, Instant};
 
@@ -18,34 +17,67 @@ pub struct Lines {
 #[derive(Debug, Default)]
 pub struct Line {
     text: String,
+    time: Option<Duration>,
+    rate: String,
+    limit: String,
+    notes: Vec<String>,
     figures: Map<String, Value>,
 }
 
 impl Line {
-    /// Sets what is said.
-    pub fn text(&mut self, text: impl Into<String>) -> &mut Self {
-        self.text = text.into();
+    /// Begins with what is said.
+    pub fn new(text: impl Into<String>) -> Self {
+        Self { text: text.into(), ..Self::default() }
+    }
+
+    /// Adds the time that it took.
+    pub fn time(mut self, time: Duration) -> Self {
+        self.time = Some(time);
+        self.figure("ms", (time.as_secs_f64() * 1e4).round() / 10.0)
+    }
+
+    /// Adds how fast it was, and what to compare it with.
+    pub fn rate(mut self, rate: impl Into<String>, limit: impl Into<String>) -> Self {
+        (self.rate, self.limit) = (rate.into(), limit.into());
         self
     }
 
-    /// Adds to what is said.
-    pub fn more(&mut self, text: &str) -> &mut Self {
-        self.text.push_str(text);
+    /// Adds a line below.
+    pub fn note(mut self, note: impl Into<String>) -> Self {
+        self.notes.push(note.into());
         self
     }
 
     /// Adds a number for programs.
-    pub fn figure(&mut self, name: &str, value: impl Into<Value>) -> &mut Self {
+    pub fn figure(mut self, name: &str, value: impl Into<Value>) -> Self {
         self.figures.insert(name.to_owned(), value.into());
         self
     }
 
-    /// Adds a time for programs, and for people behind the text.
-    pub fn millis(&mut self, name: &str, time: Duration) -> &mut Self {
-        let _ = write!(self.text, "   {}", seconds(time));
-        self.figure(&format!("{name}_ms"), (time.as_secs_f64() * 1e4).round() / 10.0)
+    /// For people, without the number and name.
+    fn shown(&self) -> String {
+        let mut shown = self.text.clone();
+        if let Some(time) = self.time {
+            let columns = [
+                format!("{shown:<TEXT_WIDTH$}"),
+                format!("{:>7}", seconds(time)),
+                format!("{:>13}", self.rate),
+            ];
+            shown = columns.concat();
+        }
+        if !self.limit.is_empty() {
+            shown = format!("{shown}   ({})", self.limit);
+        }
+        for note in &self.notes {
+            shown = format!("{}\n{:INDENT$}{note}", shown.trim_end(), "");
+        }
+        shown.trim_end().to_owned()
     }
 }
+
+/// Columns before the text, and those that most texts fit into.
+const INDENT: usize = 16;
+const TEXT_WIDTH: usize = 61;
 
 impl Lines {
     /// Begins.
@@ -68,17 +100,10 @@ impl Lines {
             Ok(line) => self.print(name, &line, true, began.elapsed()),
             Err(error) => {
                 self.failed += 1;
-                let line = Line { text: format!("FAILED: {error:#}"), figures: Map::new() };
+                let line = Line::new(format!("FAILED: {error:#}"));
                 self.print(name, &line, false, began.elapsed());
             }
         }
-    }
-
-    /// Prints the line of something that has come about.
-    pub fn pass(&mut self, name: &str, fill: impl FnOnce(&mut Line)) {
-        let mut line = Line::default();
-        fill(&mut line);
-        self.print(name, &line, true, Duration::ZERO);
     }
 
     fn print(&mut self, name: &str, line: &Line, passed: bool, took: Duration) {
@@ -89,13 +114,14 @@ impl Lines {
                 "name": name,
                 "passed": passed,
                 "text": line.text,
+                "notes": line.notes,
                 "took_ms": (took.as_secs_f64() * 1e3).round(),
                 "figures": line.figures,
             });
             println!("{line}");
         } else {
             let (red, plain) = if self.color && !passed { ("\x1b[31m", "\x1b[0m") } else { ("", "") };
-            println!("{red}{:>2} {name:<12} {}{plain}", self.number, line.text);
+            println!("{red}{:>2} {name:<12} {}{plain}", self.number, line.shown());
         }
     }
 
@@ -173,5 +199,17 @@ mod tests {
         assert_eq!(rate(5_000_000, Duration::from_secs(1)), "5.0 MB/s");
         assert_eq!(rate(500_000_000, Duration::from_millis(500)), "1000 MB/s");
         assert_eq!(seconds(Duration::from_millis(1500)), "1.5 s");
+    }
+
+    #[test]
+    fn figures_stand_in_columns() {
+        let line = Line::new("two files")
+            .time(Duration::from_millis(1500))
+            .rate("5 MB/s", "disk alone 9 MB/s")
+            .note("real");
+        let expected =
+            format!("{:<61}  1.5 s       5 MB/s   (disk alone 9 MB/s)\n                real", "two files");
+        assert_eq!(line.shown(), expected);
+        assert_eq!(Line::new("only words").shown(), "only words");
     }
 }

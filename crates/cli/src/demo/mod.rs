@@ -28,7 +28,7 @@ use percale_core::path::SpaceName;
 use tokio_util::sync::CancellationToken;
 
 use folder::Folder;
-use lines::Lines;
+use lines::{Line, Lines};
 use site::Site;
 use sources::Source;
 
@@ -141,12 +141,8 @@ async fn begin(args: &DemoArgs, folder: Folder, lines: &mut Lines) -> anyhow::Re
     let (site, took) = Site::start(&folder, args.port).await?;
     let client = site.client()?;
     let space = checks::prepare_space(&client, &folder).await?;
-    let readiness = client.readiness().await?;
-    lines.pass("site", |line| {
-        line.text(format!("{} ● up, SQLite, TLS by its own authority", site.url()))
-            .millis("start", took)
-            .figure("checks", readiness.checks.len() as u64);
-    });
+    let line = Line::new(format!("● {}, SQLite, TLS by its own authority", site.url())).time(took);
+    lines.check("site", async { Ok(line) }).await;
     Ok(Demo { folder, site, client, space, sources, expected: checks::Expected::default() })
 }
 

@@ -8,6 +8,8 @@
 //! | [`disk_full`] | a full disk is an error and no loss |
 //! | [`demo`] | the demo's checks pass |
 
+#![allow(clippy::unwrap_used, reason = "a test says what it expects by failing")]
+
 mod demo;
 mod disk_full;
 mod documents;
