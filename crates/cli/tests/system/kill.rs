@@ -1,4 +1,4 @@
-//! The server is killed again and again while four clients write and rename.
+//! The server, or its database, is killed again and again while four clients write and rename.
 //!
 //! `PERCALE_KILLS` is the number of kills (200 for the full run), `PERCALE_SEED` repeats a schedule. Only kills that cut
 //! off at least one request count; each is logged with what was in flight.
@@ -224,12 +224,22 @@ struct Kill {
     staged_bytes: u64,
 }
 
-/// Kills the server at a moment when requests are in flight, and proves afterwards that they were.
-fn kill(world: &mut World, actors: &[Arc<Shared>]) -> Kill {
+/// What is killed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Victim {
+    Server,
+    Database,
+}
+
+/// Kills at a moment when requests are in flight, and proves afterwards that they were.
+fn kill(world: &mut World, victim: Victim, actors: &[Arc<Shared>]) -> Kill {
     let in_flight =
         || -> Vec<u64> { actors.iter().map(|actor| actor.requests.load(Ordering::SeqCst)).collect() };
     let before = in_flight();
-    world.site.kill();
+    match victim {
+        Victim::Server => world.site.kill(),
+        Victim::Database => world.postgres.as_mut().unwrap().kill(),
+    }
     let after = in_flight();
     let cut_off = actors
         .iter()
@@ -268,9 +278,25 @@ async fn settle(world: &World, actors: &mut [Actor]) -> Resolved {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn nothing_acknowledged_is_lost_and_nothing_partial_is_seen() {
-    let kills = faults::rounds("PERCALE_KILLS", 40);
+    let world = World::new(World::options()).await;
+    run(world, Victim::Server, faults::rounds("PERCALE_KILLS", 40)).await;
+}
+
+/// Here a server that died leaves a lease that lives for another 15 seconds, and the new server works beside it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn the_same_on_postgresql() {
+    let Some(world) = World::on_postgres(World::options()).await else { return };
+    run(world, Victim::Server, faults::rounds("PERCALE_KILLS", 40).div_ceil(5)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn the_same_when_the_database_is_killed() {
+    let Some(world) = World::on_postgres(World::options()).await else { return };
+    run(world, Victim::Database, faults::rounds("PERCALE_KILLS", 40).div_ceil(5)).await;
+}
+
+async fn run(mut world: World, victim: Victim, kills: u32) {
     let schedule = Schedule::new(faults::seed("kill"));
-    let mut world = World::new(World::options()).await;
     let work = tempfile::tempdir().unwrap();
     let mut killer = schedule.actor(99);
     let mut actors: Vec<Actor> = KINDS
@@ -308,14 +334,20 @@ async fn nothing_acknowledged_is_lost_and_nothing_partial_is_seen() {
         for actor in &shared {
             actor.stop.store(true, Ordering::Relaxed);
         }
-        let kill = kill(&mut world, &shared);
+        let kill = kill(&mut world, victim, &shared);
         let after = began.elapsed();
         // Sometimes the clients notice while the server is away, sometimes when it is back.
         if killer.chance(0.5) {
             tokio::time::sleep(killer.pause(Duration::from_millis(1)..Duration::from_millis(200))).await;
         }
         world = tokio::task::spawn_blocking(move || {
-            world.site.restart();
+            match victim {
+                Victim::Server => world.site.restart(),
+                Victim::Database => {
+                    world.postgres.as_mut().unwrap().start_again();
+                    world.site.wait_until_ready();
+                }
+            }
             world
         })
         .await

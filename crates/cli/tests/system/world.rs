@@ -13,7 +13,7 @@ use percale_client::{Client, ClientOptions, Item, ListOptions, Outcome, Report};
 use percale_core::ObjectPath;
 use percale_core::tree::{RootHash, TreeHasher};
 use percale_testkit::process::{Site, SiteOptions};
-use percale_testkit::wait;
+use percale_testkit::{postgres, wait};
 
 /// Name of the one space.
 pub const SPACE: &str = "kill";
@@ -23,6 +23,15 @@ const STORE: &str = "disk";
 /// A site under test.
 pub struct World {
     pub site: Site,
+    /// The database, if it is not the embedded one.
+    pub postgres: Option<postgres::Server>,
+    catalog: Catalog,
+}
+
+/// Where the catalog can be looked at behind the site's back.
+enum Catalog {
+    Sqlite(PathBuf),
+    Postgres(String),
 }
 
 impl World {
@@ -30,7 +39,17 @@ impl World {
     pub async fn new(options: SiteOptions) -> Self {
         let site = Site::start(options);
         add_space(&site, STORE, SPACE).await;
-        Self { site }
+        let catalog = Catalog::Sqlite(site.state_directory().join("catalog.db"));
+        Self { site, postgres: None, catalog }
+    }
+
+    /// The same, with a PostgreSQL server of its own. Nothing if tests with PostgreSQL are skipped.
+    pub async fn on_postgres(mut options: SiteOptions) -> Option<Self> {
+        let server = postgres::Server::start()?;
+        let url = server.database();
+        options.catalog_url = Some(url.clone());
+        let world = Self::new(options).await;
+        Some(Self { postgres: Some(server), catalog: Catalog::Postgres(url), ..world })
     }
 
     /// The options that most tests want: uploads that nobody goes on with end soon. `PERCALE_TEST_BINARY` names another
@@ -66,10 +85,10 @@ impl World {
     /// is no other file in the store than the replicas and their trees.
     pub async fn wait_until_tidy(&self) {
         wait::until_async("a tidy site", Duration::from_secs(60), || async {
-            (self.staged().is_empty() && self.left_over().is_empty()).then_some(())
+            (self.staged().is_empty() && self.left_over().await.is_empty()).then_some(())
         })
         .await;
-        let known = self.replica_files();
+        let known = self.replica_files().await;
         for (file, _) in files_below(&self.store()) {
             let key = file.strip_prefix(self.store()).unwrap().to_str().unwrap().to_owned();
             assert!(key == ".percale/store" || known.contains(&key), "no row names {key}");
@@ -77,48 +96,34 @@ impl World {
     }
 
     /// Rows that speak of unfinished work, and leases of servers that are gone.
-    fn left_over(&self) -> Vec<String> {
-        let catalog = self.catalog();
-        let count = |what: &str| -> i64 {
-            catalog.query_row(&format!("SELECT count(*) FROM {what}"), [], |row| row.get(0)).unwrap()
-        };
+    async fn left_over(&self) -> Vec<String> {
         let mut left = Vec::new();
         for (what, expected) in [
-            ("intent", 0),
-            ("garbage", 0),
-            ("lease WHERE kind = 'upload'", 0),
-            ("lease WHERE kind = 'server'", 1),
+            ("intent", "0"),
+            ("garbage", "0"),
+            ("lease WHERE kind = 'upload'", "0"),
+            ("lease WHERE kind = 'server'", "1"),
         ] {
-            let found = count(what);
-            if found != expected {
-                left.push(format!("{found} rows of {what} instead of {expected}"));
+            let found = self.catalog.column(&format!("SELECT CAST(count(*) AS TEXT) FROM {what}")).await;
+            if found != [expected] {
+                left.push(format!("{found:?} rows of {what} instead of {expected}"));
             }
         }
         left
     }
 
     /// The keys of all replicas, and of the trees that they may have.
-    fn replica_files(&self) -> BTreeSet<String> {
-        let catalog = self.catalog();
-        let mut query = catalog
-            .prepare("SELECT key, space.id, version FROM replica JOIN space ON space.sp = replica.sp")
-            .unwrap();
-        let rows = query
-            .query_map([], |row| {
-                let space = uuid::Uuid::from_slice(&row.get::<_, Vec<u8>>(1)?).unwrap();
-                Ok([row.get::<_, String>(0)?, format!(".percale/trees/{space}/{}", row.get::<_, i64>(2)?)])
-            })
-            .unwrap();
-        rows.flat_map(|row| row.unwrap()).collect()
-    }
-
-    /// The catalog as it lies on disk; the server goes on.
-    fn catalog(&self) -> rusqlite::Connection {
-        let file = self.site.state_directory().join("catalog.db");
-        let catalog =
-            rusqlite::Connection::open_with_flags(file, rusqlite::OpenFlags::SQLITE_OPEN_READ_ONLY).unwrap();
-        catalog.busy_timeout(Duration::from_secs(10)).unwrap();
-        catalog
+    async fn replica_files(&self) -> BTreeSet<String> {
+        let mut files = BTreeSet::from_iter(self.catalog.column("SELECT key FROM replica").await);
+        let (tables, space) =
+            ("replica JOIN space ON space.sp = replica.sp", self.catalog.text_of("space.id"));
+        let trees = format!("SELECT {space} || '/' || CAST(replica.version AS TEXT) FROM {tables}");
+        for tree in self.catalog.column(&trees).await {
+            let (space, version) = tree.split_once('/').unwrap();
+            let space: uuid::Uuid = space.parse().unwrap();
+            files.insert(format!(".percale/trees/{space}/{version}"));
+        }
+        files
     }
 
     /// Lists every object.
@@ -170,6 +175,34 @@ impl World {
         let output = self.site.command(&["admin", "fsck", "--config"]).arg(config).output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "fsck ended with {}: {said}", output.status);
+    }
+}
+
+impl Catalog {
+    /// Returns the one column of text that a query has. The server goes on meanwhile.
+    async fn column(&self, query: &str) -> Vec<String> {
+        match self {
+            Self::Sqlite(file) => {
+                let flags = rusqlite::OpenFlags::SQLITE_OPEN_READ_ONLY;
+                let catalog = rusqlite::Connection::open_with_flags(file, flags).unwrap();
+                catalog.busy_timeout(Duration::from_secs(10)).unwrap();
+                let mut query = catalog.prepare(query).unwrap();
+                query.query_map([], |row| row.get(0)).unwrap().map(|row| row.unwrap()).collect()
+            }
+            Self::Postgres(url) => {
+                let (client, connection) = tokio_postgres::connect(url, tokio_postgres::NoTls).await.unwrap();
+                tokio::spawn(connection);
+                client.query(query, &[]).await.unwrap().iter().map(|row| row.get(0)).collect()
+            }
+        }
+    }
+
+    /// The expression for an id as text.
+    fn text_of(&self, id: &str) -> String {
+        match self {
+            Self::Sqlite(_) => format!("hex({id})"),
+            Self::Postgres(_) => format!("CAST({id} AS TEXT)"),
+        }
     }
 }
 
