@@ -1,5 +1,8 @@
 //! Measures a POSIX store: many small files staged and published durably, then listed; one large file written and read.
 //!
+//! Wait for half a minute between two runs: ext4 passes over inodes deleted in the last seconds one by one
+//! (`recently_deleted`), which makes staging several times slower after the files of a run are removed.
+//!
 //! `cargo run --release -p percale-store --example small_files -- DIR [FILES [BYTES [BATCH]]]`
 
 use std::path::PathBuf;
