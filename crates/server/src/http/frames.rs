@@ -24,8 +24,8 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::auth::Auth;
-use super::data::committed_body;
 use super::extract::{Json, body_error, drain, parse_json};
+use super::put::committed_body;
 use super::uploads::require_frames;
 use crate::publish::{MAX_BATCH, NewObject, StagedContent, key_for_stage};
 use crate::reading::{Piece, Source};

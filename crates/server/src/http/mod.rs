@@ -13,6 +13,7 @@ mod idempotency;
 pub mod observe;
 pub mod openapi;
 mod paging;
+pub mod put;
 mod site;
 mod spaces;
 mod stores;
@@ -47,6 +48,7 @@ pub(crate) fn routes() -> OpenApiRouter<AppState> {
         .merge(entries::routes())
         .merge(collections::routes())
         .merge(data::routes())
+        .merge(put::routes())
         .merge(uploads::routes())
         .merge(frames::routes())
         .merge(tasks::routes())

@@ -14,8 +14,8 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::auth::Auth;
-use super::data::committed_response;
 use super::extract::{Json, Param, body_error, drain};
+use super::put::committed_response;
 use crate::upload::Session;
 use crate::{ApiError, AppState, Result};
 
