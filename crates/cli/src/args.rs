@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use clap::builder::BoolishValueParser;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
@@ -172,7 +173,14 @@ fn with_environment(command: clap::Command) -> clap::Command {
         let id = arg.get_id().as_str();
         let skip = RESOLVED_ELSEWHERE.contains(&id) || matches!(id, "help" | "version");
         match arg.get_long().map(|long| format!("PERCALE_{}", long.replace('-', "_").to_uppercase())) {
-            Some(variable) if !skip && arg.get_env().is_none() => arg.env(variable).hide_env(true),
+            Some(variable) if !skip && arg.get_env().is_none() => {
+                // `PERCALE_JSON=1` is as good as `true`.
+                let arg = match arg.get_action() {
+                    clap::ArgAction::SetTrue => arg.value_parser(BoolishValueParser::new()),
+                    _ => arg,
+                };
+                arg.env(variable).hide_env(true)
+            }
             _ => arg,
         }
     });

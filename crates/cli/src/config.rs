@@ -250,7 +250,7 @@ impl TokenSource {
     pub fn read(&self) -> Result<Option<Secret<String>>> {
         match self {
             Self::None => Ok(None),
-            Self::Environment(token) => Ok(Some(token.clone())),
+            Self::Environment(token) => check_token(token.expose(), "PERCALE_TOKEN").map(Some),
             Self::File(path) => read_token(path).map(Some),
         }
     }

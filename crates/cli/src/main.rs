@@ -135,11 +135,12 @@ fn listen_to(verbose: u8) {
     use tracing_subscriber::layer::SubscriberExt;
     use tracing_subscriber::util::SubscriberInitExt;
     let level = match verbose {
-        0 => return,
+        0 => "percale_client=warn",
         1 => "percale_client=debug,percale_cli=debug",
         _ => "debug",
     };
     let filter: Targets = level.parse().unwrap_or_default();
-    let log = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).without_time();
+    let log =
+        tracing_subscriber::fmt::layer().with_writer(std::io::stderr).without_time().with_target(verbose > 1);
     let _ = tracing_subscriber::registry().with(log).with(filter).try_init();
 }

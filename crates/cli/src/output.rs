@@ -204,14 +204,15 @@ pub fn size(bytes: u64) -> String {
     ByteCount(bytes).to_string()
 }
 
-/// Writes how long something took: `0.42 s`, `3 min 20 s`.
+/// Writes how long something takes: `0.42 s`, `3 min 20 s`, `89 d 23 h`.
 pub fn duration(duration: std::time::Duration) -> String {
     let seconds = duration.as_secs_f64();
     match duration.as_secs() {
         0..60 if seconds < 9.95 => format!("{seconds:.2} s"),
         0..60 => format!("{seconds:.0} s"),
         whole @ 60..3600 => format!("{} min {} s", whole / 60, whole % 60),
-        whole => format!("{} h {} min", whole / 3600, whole % 3600 / 60),
+        whole @ 3600..172_800 => format!("{} h {} min", whole / 3600, whole % 3600 / 60),
+        whole => format!("{} d {} h", whole / 86_400, whole % 86_400 / 3600),
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -71,6 +72,8 @@ struct Inner {
     base: Url,
     retry: RetryPolicy,
     streams: usize,
+    /// Whether the site has ever answered.
+    reached: Arc<AtomicBool>,
 }
 
 /// What a repeated request does.
@@ -209,7 +212,9 @@ impl Client {
         }
         let http = builder.build().map_err(|error| usage(error.to_string()))?;
         let streams = options.streams.clamp(1, 64);
-        Ok(Self { inner: Arc::new(Inner { http, base, retry: options.retry, streams }) })
+        Ok(Self {
+            inner: Arc::new(Inner { http, base, retry: options.retry, streams, reached: Arc::default() }),
+        })
     }
 
     /// Returns the site's URL, with a slash at its end.
@@ -222,7 +227,7 @@ impl Client {
     }
 
     pub(crate) fn attempts(&self) -> Attempts {
-        Attempts::new(self.inner.retry)
+        Attempts::new(self.inner.retry, self.inner.reached.clone())
     }
 
     /// Sends a call and reads its answer; again if that is allowed and can help.
@@ -343,6 +348,7 @@ impl Client {
     ) -> crate::Result<Response> {
         let response =
             request.send().await.map_err(|error| Error::transport(operation, error).with_trace(trace))?;
+        self.inner.reached.store(true, Relaxed);
         if response.status().is_success() {
             return Ok(response);
         }

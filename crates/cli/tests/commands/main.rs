@@ -1,0 +1,16 @@
+//! The commands, end to end: the real binary against a real site.
+//!
+//! | module | proves |
+//! |---|---|
+//! | [`faults`] | transfers over connections that break again and again |
+//! | [`namespace`] | listing, looking, renaming, removing, sharing; exit codes; output for programs |
+//! | [`transfer`] | put and get of trees and large files, resumed, refused, dry |
+//! | [`settings`] | profiles, tokens, where values come from; help and completions |
+
+#![allow(clippy::unwrap_used, reason = "a test says what it expects by failing")]
+
+mod faults;
+mod lab;
+mod namespace;
+mod settings;
+mod transfer;
