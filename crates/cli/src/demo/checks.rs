@@ -41,6 +41,11 @@ impl Expected {
         self.0.insert(path, (size, root));
     }
 
+    /// Takes an object out.
+    pub fn remove(&mut self, path: &ObjectPath) {
+        self.0.remove(path);
+    }
+
     /// Returns the number of objects.
     pub fn len(&self) -> usize {
         self.0.len()

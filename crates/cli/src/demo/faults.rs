@@ -74,7 +74,7 @@ pub async fn damage(demo: &mut Demo) -> anyhow::Result<Line> {
     let refused = refused.map_or("", ErrorCode::as_str);
     Ok(Line::new("a byte flipped on the disk → found by the check")
         .time(found)
-        .note(format!("{path}: read refused ({refused}), whole again after a new put"))
+        .note(format!("{path}: read refused ({refused}), whole again once removed and put anew"))
         .figure("found_ms", (found.as_secs_f64() * 1e3).round()))
 }
 
@@ -139,17 +139,20 @@ pub async fn crash(demo: &mut Demo) -> anyhow::Result<Line> {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     fs::remove_file(local)?;
+    let acknowledged = demo.expected.len();
+    // It has served its purpose, and who looks around afterwards wants to find scientific files.
+    demo.client.remove(&path, false, None).await?;
+    demo.expected.remove(&path);
     Ok(Line::new(format!("kill -9 with {} of {} arrived → serves again", size(arrived), size(LARGE_BYTES)))
         .time(restarted)
         .note(format!("the put went on by itself and ended {} later, all of its bytes right", seconds(resumed)))
         .note(format!(
-            "{} acknowledged objects there; nothing half-written seen in {looks} looks; no temporary file left",
-            demo.expected.len()
+            "{acknowledged} acknowledged objects there; nothing half-written seen in {looks} looks; no temporary file left"
         ))
         .figure("arrived_bytes", arrived)
         .figure("restart_ms", (restarted.as_secs_f64() * 1e3).round())
         .figure("resumed_ms", (resumed.as_secs_f64() * 1e3).round())
-        .figure("objects", demo.expected.len() as u64))
+        .figure("objects", acknowledged as u64))
 }
 
 /// Puts two contents at one path at once, again and again.
