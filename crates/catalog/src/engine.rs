@@ -17,6 +17,7 @@ pub(crate) use change::{After, Attempts, Change, Job, Limits, Query, Ticket, run
 pub(crate) use value::{Row, Value, row, to_json};
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::rows::journal::NewRecord;
 
 /// A statement, in the words of each engine. Parameters are `$1`, `$2`, … in the order of their first appearance.
 ///
@@ -55,6 +56,17 @@ pub(crate) trait Tx: Send + Sync {
 
     /// Runs a statement for each row of parameters, and returns the number of rows changed in all.
     fn execute_many(&self, sql: &Sql, params: Vec<Vec<Value>>) -> impl Future<Output = Result<u64>> + Send;
+
+    /// Gets statements ready, so that calls joined in one future reach the database in the order in which they are named.
+    fn prepare(&self, statements: &[&Sql]) -> impl Future<Output = Result<()>> + Send;
+
+    /// Takes places of a space's journal and writes records there. Returns the number of the last and the term, or
+    /// nothing if the space is gone. Locks the space's row.
+    fn append(
+        &self,
+        sp: i64,
+        records: &[NewRecord],
+    ) -> impl Future<Output = Result<Option<(u64, u32)>>> + Send;
 
     /// Returns the database's time at the beginning of the transaction.
     fn now(&self) -> Timestamp;

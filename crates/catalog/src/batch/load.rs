@@ -103,8 +103,13 @@ impl<T: Tx> Batch<'_, T> {
             found_intents.into_iter().map(|intent| (intent.row.intent.id, Some(Arc::new(intent))));
         self.intents.extend(found_intents);
         self.load_of_intents().await?;
-        self.load_paths(&paths).await?;
-        self.load_keys(keys).await
+        let mut wanted_keys: BTreeSet<(i64, String)> = BTreeSet::new();
+        for (store, key) in keys {
+            if let Some(Some(store)) = self.stores.get(&store) {
+                wanted_keys.insert((store.st, key));
+            }
+        }
+        self.load_paths(&paths, wanted_keys).await
     }
 
     /// Loads what the commits of the loaded intents look at.
@@ -134,26 +139,26 @@ impl<T: Tx> Batch<'_, T> {
         }
         spaces.retain(|sp| !self.spaces.contains_key(sp));
         let tx = self.tx;
-        // The lease before the entries, as everywhere. The collection is locked, those above it are only named.
-        let (found_spaces, found_stores, found_leases, ancestors) = futures::try_join!(
+        let parents: Vec<_> = parents.into_iter().collect();
+        let targets: Vec<_> = targets.into_iter().collect();
+        // One round trip, in this order: the lease before the entries, as everywhere, and copies after the objects' rows
+        // are locked. The collections are locked, those above them are only named.
+        tx.prepare(&[&lease::LOOKS[..], &entry::LOOKS, &replica::LOOKS].concat()).await?;
+        let (found_spaces, found_stores, found_leases, ancestors, locked, found, replicas) = futures::try_join!(
             site::spaces_by_sp(tx, spaces.into_iter().collect()),
             site::stores_by_id(tx, stores.into_iter().collect()),
             lease::by_ids(tx, leases.iter().copied().collect(), Lock::Share),
-            entry::with_ancestors(tx, parents.iter().copied().collect()),
+            entry::with_ancestors(tx, parents.clone()),
+            entry::by_ids(tx, parents.clone(), Lock::Share),
+            entry::by_names(tx, targets.clone(), Lock::Update),
+            replica::of_versions(tx, bases.iter().copied().collect()),
         )?;
         self.learn_spaces(Vec::new(), found_spaces);
         self.stores.extend(found_stores.into_iter().map(|store| (store.store.id, Some(Arc::new(store)))));
         self.leases.extend(leases.into_iter().map(|id| (id, None)));
         self.leases.extend(found_leases.into_iter().map(|lease| (lease.id, Some(Arc::new(lease)))));
         self.learn_all(ancestors, Lock::None)?;
-        let parents: Vec<_> = parents.into_iter().collect();
-        let locked = entry::by_ids(tx, parents.clone(), Lock::Share).await?;
         self.learn_ids(&parents, locked, Lock::Share)?;
-        let targets: Vec<_> = targets.into_iter().collect();
-        let (found, replicas) = futures::try_join!(
-            entry::by_names(tx, targets.clone(), Lock::Update),
-            replica::of_versions(tx, bases.iter().copied().collect()),
-        )?;
         self.learn_names(targets, found, Lock::Update)?;
         for base in bases {
             self.replicas.entry(base).or_default();
@@ -164,7 +169,12 @@ impl<T: Tx> Batch<'_, T> {
         Ok(())
     }
 
-    async fn load_paths(&mut self, paths: &[(ObjectPath, PathLock, bool)]) -> Result<()> {
+    /// Loads what is on paths, then the grants there, and which keys are taken.
+    async fn load_paths(
+        &mut self,
+        paths: &[(ObjectPath, PathLock, bool)],
+        wanted_keys: BTreeSet<(i64, String)>,
+    ) -> Result<()> {
         let mut descents = Vec::with_capacity(paths.len());
         for (path, lock, wants_grants) in paths {
             let space =
@@ -211,7 +221,16 @@ impl<T: Tx> Batch<'_, T> {
         on_the_way.retain(|key| !self.grants.contains_key(key));
         let keys: Vec<_> = on_the_way.into_iter().collect();
         let mut by_entry: HashMap<(i64, u64), Vec<_>> = keys.iter().map(|key| (*key, Vec::new())).collect();
-        for grant in grant::of_entries(self.tx, keys).await? {
+        let (grants, taken) = futures::try_join!(
+            grant::of_entries(self.tx, keys),
+            publish::taken(self.tx, wanted_keys.iter().cloned().collect()),
+        )?;
+        let taken: HashSet<_> = taken.into_iter().collect();
+        self.taken.extend(wanted_keys.into_iter().map(|key| {
+            let is_taken = taken.contains(&key);
+            (key, is_taken)
+        }));
+        for grant in grants {
             by_entry.entry((grant.sp, grant.entry)).or_default().push(grant);
         }
         self.grants.extend(by_entry.into_iter().map(|(key, grants)| (key, grants.into())));
@@ -243,22 +262,6 @@ impl<T: Tx> Batch<'_, T> {
             let found = entry::by_names(self.tx, keys.clone(), lock).await?;
             self.learn_names(keys, found, lock)?;
         }
-        Ok(())
-    }
-
-    async fn load_keys(&mut self, keys: Vec<(StoreId, String)>) -> Result<()> {
-        let mut wanted: BTreeSet<(i64, String)> = BTreeSet::new();
-        for (store, key) in keys {
-            if let Some(Some(store)) = self.stores.get(&store) {
-                wanted.insert((store.st, key));
-            }
-        }
-        let taken: HashSet<_> =
-            publish::taken(self.tx, wanted.iter().cloned().collect()).await?.into_iter().collect();
-        self.taken.extend(wanted.into_iter().map(|key| {
-            let is_taken = taken.contains(&key);
-            (key, is_taken)
-        }));
         Ok(())
     }
 

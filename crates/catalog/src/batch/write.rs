@@ -16,7 +16,7 @@ use crate::rows::entry::EntryRow;
 use crate::rows::journal::NewRecord;
 use crate::rows::publish::StoredIntent;
 use crate::rows::replica::{GarbageRow, ReplicaRow, VersionRow};
-use crate::rows::{entry, grant, journal, publish, replica, site};
+use crate::rows::{entry, grant, publish, replica};
 
 impl<T: Tx> Batch<'_, T> {
     /// Adds an entry under an id that was never used.
@@ -222,21 +222,20 @@ impl<T: Tx> Batch<'_, T> {
             // An entry may be named more than once; the first mention writes it.
             slot.dirty = Dirty::Clean;
         }
-        futures::try_join!(
-            publish::delete(tx, pending.intents_gone),
-            entry::delete(tx, gone),
-            replica::delete(tx, pending.replicas_gone),
-            grant::remove_of_entries(tx, pending.grants_gone),
-        )?;
         let changed: Vec<&EntryRow> = changed.iter().map(Arc::as_ref).collect();
-        if entry::update(tx, &changed).await? != changed.len() as u64 {
-            return Err(super::raced("an entry was gone when its change was written"));
-        }
         let new: Vec<&EntryRow> = new.iter().map(Arc::as_ref).collect();
         let replicas_new: Vec<&ReplicaRow> = pending.replicas_new.values().collect();
         let replicas_changed: Vec<&ReplicaRow> = pending.replicas_changed.values().collect();
         let intents: Vec<&StoredIntent> = pending.intents_new.values().map(Arc::as_ref).collect();
-        futures::try_join!(
+        // One round trip: sent in this order, and what has nothing to write is not sent.
+        tx.prepare(&[&entry::WRITES[..], &replica::WRITES, &publish::WRITES, &grant::WRITES].concat())
+            .await?;
+        let (_, _, _, _, updated, ..) = futures::try_join!(
+            publish::delete(tx, pending.intents_gone),
+            entry::delete(tx, gone),
+            replica::delete(tx, pending.replicas_gone),
+            grant::remove_of_entries(tx, pending.grants_gone),
+            entry::update(tx, &changed),
             entry::insert(tx, &new),
             replica::insert(tx, &replicas_new),
             replica::update(tx, &replicas_changed),
@@ -244,6 +243,9 @@ impl<T: Tx> Batch<'_, T> {
             replica::insert_garbage(tx, &pending.garbage),
             publish::insert(tx, &intents),
         )?;
+        if updated != changed.len() as u64 {
+            return Err(super::raced("an entry was gone when its change was written"));
+        }
         Ok(())
     }
 
@@ -253,11 +255,10 @@ impl<T: Tx> Batch<'_, T> {
         let mut written = Written::default();
         for (sp, records) in std::mem::take(&mut self.records) {
             let count = records.len() as u64;
-            let Some((last, term)) = site::advance(self.tx, sp, count).await? else {
+            let Some((last, term)) = self.tx.append(sp, &records).await? else {
                 return Err(super::raced("a space was removed before a change of it was written"));
             };
             let before = last.saturating_sub(count);
-            journal::append(self.tx, (sp, term, before + 1), self.tx.now(), &records).await?;
             let space = self.space(sp).await?.space.id;
             written.first.insert(sp, Position { space, term, seq: before });
             written.has_records = true;

@@ -1,9 +1,9 @@
-//! PostgreSQL: a pool of connections, and one task that writes. Several servers may share a database.
+//! PostgreSQL: a pool of connections, and two tasks that write. Several servers may share a database.
 
 mod tx;
 mod writer;
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use deadpool_postgres::{Manager, ManagerConfig, Pool, RecyclingMethod, Runtime};
@@ -18,6 +18,7 @@ use crate::model::CatalogConfig;
 
 use tx::Mode;
 pub(crate) use tx::PostgresTx;
+use writer::{Queue, Writer};
 
 mod migrations {
     refinery::embed_migrations!("migrations/postgres");
@@ -25,6 +26,9 @@ mod migrations {
 
 /// The advisory lock under which the schema is changed: "percale" in ASCII, as a number.
 const MIGRATION_LOCK: i64 = 0x0070_6572_6361_6c65;
+
+/// Tasks that write. The space's row makes them take turns at the end of their transactions.
+const WRITERS: usize = 2;
 
 /// How plans are made. Every statement of the catalog finds its rows by an index; a plan made while a table was small
 /// must not scan it for ever after. The lock timeout only ends what the deadlock detector cannot see.
@@ -36,7 +40,7 @@ const SESSION: &str = "-c plan_cache_mode=force_generic_plan -c enable_seqscan=o
 pub(crate) struct Postgres {
     pool: Pool,
     queue: Mutex<Option<mpsc::Sender<Box<dyn Job<PostgresTx>>>>>,
-    writer: Mutex<Option<JoinHandle<()>>>,
+    writers: Mutex<Vec<JoinHandle<()>>>,
     limits: Limits,
     schema: u32,
 }
@@ -65,8 +69,8 @@ impl Postgres {
         let manager =
             Manager::from_config(postgres, NoTls, ManagerConfig { recycling_method: RecyclingMethod::Fast });
         let pool = Pool::builder(manager)
-            // The writer and the ids it takes need one each.
-            .max_size(config.pool_size.max(3))
+            // Each writer and the ids it takes need one each.
+            .max_size(config.pool_size.max(2 * WRITERS + 1))
             .runtime(Runtime::Tokio1)
             .wait_timeout(Some(Duration::from_secs(10)))
             .create_timeout(Some(Duration::from_secs(5)))
@@ -75,9 +79,13 @@ impl Postgres {
         let limits = Limits { budget: config.retry_budget };
         let schema = repeat(limits, || migrate(&pool)).await?;
         let (queue, jobs) = mpsc::channel(config.queue.max(1));
-        let writer = writer::Writer::new(pool.clone(), config.batch.max(1), limits, notify);
-        let writer = Mutex::new(Some(tokio::spawn(writer.run(jobs))));
-        Ok(Self { pool, queue: Mutex::new(Some(queue)), writer, limits, schema })
+        let jobs = Arc::new(tokio::sync::Mutex::new(Queue::new(jobs)));
+        let start = |_| {
+            let writer = Writer::new(pool.clone(), config.batch.max(1), limits, notify.clone());
+            tokio::spawn(writer.run(jobs.clone()))
+        };
+        let writers = Mutex::new((0..WRITERS).map(start).collect());
+        Ok(Self { pool, queue: Mutex::new(Some(queue)), writers, limits, schema })
     }
 
     /// Returns the version of the schema.
@@ -118,8 +126,8 @@ impl Postgres {
     /// Finishes what was taken and closes the connections.
     pub async fn close(&self) {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(writer) = writer {
+        let writers = std::mem::take(&mut *self.writers.lock().unwrap_or_else(PoisonError::into_inner));
+        for writer in writers {
             // The writer's own errors went to its callers.
             let _ = writer.await;
         }

@@ -225,6 +225,12 @@ fn decode_all(rows: Vec<Row>) -> Result<Vec<EntryRow>> {
     rows.into_iter().map(|mut row| decode(&mut row)).collect()
 }
 
+/// What a batch writes with, got ready together.
+pub(crate) static WRITES: [&Sql; 3] = [&DELETE, &UPDATE, &INSERT];
+
+/// What commits look at, got ready together.
+pub(crate) static LOOKS: [&Sql; 3] = [&ANCESTORS, &BY_ID[1], &BY_NAME[2]];
+
 /// Looks up entries by collection and name; those that are not there are missing in the answer.
 pub(crate) async fn by_names<T: Tx>(
     tx: &T,

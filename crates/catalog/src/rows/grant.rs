@@ -46,6 +46,9 @@ fn decode_all(rows: Vec<crate::engine::Row>) -> Result<Vec<GrantRow>> {
     Ok(grants)
 }
 
+/// What a batch writes with, got ready together.
+pub(crate) static WRITES: [&Sql; 1] = [&REMOVE_OF_ENTRIES];
+
 /// Returns the grants given on these entries.
 pub(crate) async fn of_entries<T: Tx>(tx: &T, keys: Vec<(i64, u64)>) -> Result<Vec<GrantRow>> {
     decode_all(tx.many(&OF_ENTRIES, keys.into_iter().map(|(sp, id)| row![sp, id]).collect()).await?)

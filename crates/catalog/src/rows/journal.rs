@@ -3,7 +3,7 @@
 use percale_core::{Position, Timestamp};
 use serde_json::Value as Json;
 
-use crate::engine::{Sql, Tx, row, to_json};
+use crate::engine::{Sql, Tx, row};
 use crate::error::Result;
 use crate::model::Record;
 
@@ -16,10 +16,12 @@ pub(crate) struct NewRecord {
     pub body: Json,
 }
 
-static INSERT: Sql = Sql::each(
+/// For SQLite: takes places of a space's journal.
+pub(crate) static ADVANCE: Sql =
+    Sql::both("UPDATE space SET seq = seq + $1 WHERE sp = $2 RETURNING seq, term");
+/// For SQLite: writes a record.
+pub(crate) static INSERT: Sql = Sql::both(
     "INSERT INTO journal (sp, seq, term, at, actor, kind, v, body) VALUES ($1, $2, $3, $4, $5, $6, $7, $8)",
-    "INSERT INTO journal (sp, seq, term, at, actor, kind, v, body) SELECT * FROM UNNEST($1::bigint[], \
-     $2::bigint[], $3::bigint[], $4::bigint[], $5::text[], $6::text[], $7::bigint[], $8::text[])",
 );
 static READ: Sql = Sql::both(
     "SELECT seq, term, at, actor, kind, v, body FROM journal WHERE sp = $1 AND seq > $2 ORDER BY seq LIMIT $3",
@@ -30,21 +32,6 @@ static PRUNE: Sql = Sql::both(
     "DELETE FROM journal WHERE sp = $1 AND seq <= $2 AND seq < COALESCE((SELECT j.seq FROM journal j \
      WHERE j.sp = $1 AND j.at >= $3 ORDER BY j.seq LIMIT 1), 9223372036854775807)",
 );
-
-/// Writes records of a space from number `first` on.
-pub(crate) async fn append<T: Tx>(
-    tx: &T,
-    (sp, term, first): (i64, u32, u64),
-    at: Timestamp,
-    records: &[NewRecord],
-) -> Result<()> {
-    let mut params = Vec::with_capacity(records.len());
-    for (seq, record) in (first..).zip(records) {
-        let NewRecord { actor, kind, v, body } = record;
-        params.push(row![sp, seq, term, at, actor.as_str(), *kind, *v, to_json(body)?]);
-    }
-    tx.execute_many(&INSERT, params).await.map(drop)
-}
 
 /// Reads records behind `after`.
 pub(crate) async fn read<T: Tx>(

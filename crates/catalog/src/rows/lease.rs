@@ -58,6 +58,9 @@ fn decode_all(rows: Vec<Row>) -> Result<Vec<Lease>> {
     rows.into_iter().map(decode).collect()
 }
 
+/// What commits look at, got ready together.
+pub(crate) static LOOKS: [&Sql; 1] = [&BY_ID[1]];
+
 /// Looks up leases.
 pub(crate) async fn by_ids<T: Tx>(tx: &T, ids: Vec<LeaseId>, lock: Lock) -> Result<Vec<Lease>> {
     decode_all(tx.many(lock.pick(&BY_ID), ids.into_iter().map(|id| row![id]).collect()).await?)

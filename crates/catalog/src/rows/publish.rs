@@ -24,6 +24,9 @@ pub(crate) struct IntentBody {
     pub mtime: Option<Timestamp>,
 }
 
+/// What a batch writes with, got ready together.
+pub(crate) static WRITES: [&Sql; 2] = [&DELETE, &INSERT];
+
 /// Names who does something, for the journal.
 pub(crate) fn actor(caller: &percale_core::access::Caller) -> String {
     match &caller.user {
@@ -83,10 +86,11 @@ static TAKEN: Sql = Sql::each(
     "SELECT $1, $2 WHERE EXISTS (SELECT 1 FROM replica r WHERE r.st = $1 AND r.key = $2) \
      OR EXISTS (SELECT 1 FROM intent i WHERE i.st = $1 AND i.key = $2) \
      OR EXISTS (SELECT 1 FROM garbage g WHERE g.st = $1 AND g.key = $2)",
-    "SELECT k.st, k.key FROM UNNEST($1::bigint[], $2::text[]) AS k(st, key) \
-     WHERE EXISTS (SELECT 1 FROM replica r WHERE r.st = k.st AND r.key = k.key) \
-     OR EXISTS (SELECT 1 FROM intent i WHERE i.st = k.st AND i.key = k.key) \
-     OR EXISTS (SELECT 1 FROM garbage g WHERE g.st = k.st AND g.key = k.key)",
+    // Joins and not three EXISTS: PostgreSQL would hash whole tables for those.
+    "WITH k AS (SELECT * FROM UNNEST($1::bigint[], $2::text[]) AS k(st, key)) \
+     SELECT k.st, k.key FROM k JOIN replica r ON r.st = k.st AND r.key = k.key \
+     UNION ALL SELECT k.st, k.key FROM k JOIN intent i ON i.st = k.st AND i.key = k.key \
+     UNION ALL SELECT k.st, k.key FROM k JOIN garbage g ON g.st = k.st AND g.key = k.key",
 );
 
 fn decode(row: &mut Row) -> Result<StoredIntent> {

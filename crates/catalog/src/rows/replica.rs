@@ -84,6 +84,12 @@ static ON_STORE: Sql = Sql::both(concat!(
      WHERE s.id = $1 AND r.key > $2 ORDER BY r.key LIMIT $3"
 ));
 
+/// What a batch writes with, got ready together.
+pub(crate) static WRITES: [&Sql; 5] = [&DELETE, &INSERT, &UPDATE, &INSERT_VERSION, &INSERT_GARBAGE];
+
+/// What commits look at, got ready together.
+pub(crate) static LOOKS: [&Sql; 1] = [&OF_VERSIONS];
+
 /// Returns the copies of these versions.
 pub(crate) async fn of_versions<T: Tx>(tx: &T, keys: Vec<(i64, VersionId)>) -> Result<Vec<ReplicaRow>> {
     let params = keys.into_iter().map(|(sp, version)| row![sp, version]).collect();

@@ -85,7 +85,6 @@ static INSERT_SPACE: Sql = Sql::each(
 static UPDATE_SPACE: Sql =
     Sql::both("UPDATE space SET owner = $1, scope = $2, store = $3, state = $4 WHERE sp = $5");
 static REMOVE_SPACE: Sql = Sql::both("UPDATE space SET state = 'removed', name = $1 WHERE sp = $2");
-static ADVANCE: Sql = Sql::both("UPDATE space SET seq = seq + $1 WHERE sp = $2 RETURNING seq, term");
 pub(crate) static TAKE_IDS: Sql =
     Sql::both("UPDATE space SET next_id = next_id + $1 WHERE sp = $2 RETURNING next_id");
 static SUM: Sql = Sql::each(
@@ -145,15 +144,6 @@ pub(crate) async fn update_space<T: Tx>(tx: &T, sp: i64, space: &Space) -> Resul
 /// Leaves only the memory of a space.
 pub(crate) async fn remove_space<T: Tx>(tx: &T, sp: i64, id: SpaceId) -> Result<()> {
     tx.execute(&REMOVE_SPACE, row![format!("~{id}"), sp]).await.map(drop)
-}
-
-/// Takes `count` places of a space's journal. Returns the last and the term, or nothing if the space is gone.
-pub(crate) async fn advance<T: Tx>(tx: &T, sp: i64, count: u64) -> Result<Option<(u64, u32)>> {
-    let mut rows = tx.query(&ADVANCE, row![count, sp]).await?;
-    match rows.first_mut() {
-        Some(row) => Ok(Some((row.number()?, row.small()?))),
-        None => Ok(None),
-    }
 }
 
 /// Returns a number that grows with every record of any journal.

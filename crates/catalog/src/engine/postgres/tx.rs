@@ -11,8 +11,9 @@ use tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
 use tokio_postgres::{Row as PgRow, Statement};
 use uuid::Uuid;
 
-use crate::engine::{Row, Sql, Tx, Value};
+use crate::engine::{Row, Sql, Tx, Value, to_json};
 use crate::error::{Error, ErrorKind, Fault, Result};
+use crate::rows::journal::NewRecord;
 
 /// What a transaction is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -98,7 +99,7 @@ impl PostgresTx {
         Ok(())
     }
 
-    async fn prepare(&self, text: &str) -> Result<Statement> {
+    async fn prepare_text(&self, text: &str) -> Result<Statement> {
         self.client().prepare_cached(text).await.map_err(|error| convert(text, error))
     }
 }
@@ -163,7 +164,7 @@ fn decode(row: &PgRow) -> Result<Row> {
 
 impl Tx for PostgresTx {
     async fn query(&self, sql: &Sql, params: Vec<Value>) -> Result<Vec<Row>> {
-        let statement = self.prepare(&sql.postgres).await?;
+        let statement = self.prepare_text(&sql.postgres).await?;
         let params: Vec<Param<'_>> = params.iter().map(Param).collect();
         let params: Vec<&(dyn ToSql + Sync)> =
             params.iter().map(|param| param as &(dyn ToSql + Sync)).collect();
@@ -175,7 +176,7 @@ impl Tx for PostgresTx {
         if params.is_empty() {
             return Ok(Vec::new());
         }
-        let statement = self.prepare(&sql.postgres).await?;
+        let statement = self.prepare_text(&sql.postgres).await?;
         let columns = columns(&params);
         let params: Vec<&(dyn ToSql + Sync)> =
             columns.iter().map(|column| column as &(dyn ToSql + Sync)).collect();
@@ -184,7 +185,7 @@ impl Tx for PostgresTx {
     }
 
     async fn execute(&self, sql: &Sql, params: Vec<Value>) -> Result<u64> {
-        let statement = self.prepare(&sql.postgres).await?;
+        let statement = self.prepare_text(&sql.postgres).await?;
         let params: Vec<Param<'_>> = params.iter().map(Param).collect();
         let params: Vec<&(dyn ToSql + Sync)> =
             params.iter().map(|param| param as &(dyn ToSql + Sync)).collect();
@@ -196,12 +197,46 @@ impl Tx for PostgresTx {
         if params.is_empty() {
             return Ok(0);
         }
-        let statement = self.prepare(&sql.postgres).await?;
+        let statement = self.prepare_text(&sql.postgres).await?;
         let columns = columns(&params);
         let params: Vec<&(dyn ToSql + Sync)> =
             columns.iter().map(|column| column as &(dyn ToSql + Sync)).collect();
         let changed = self.client().execute(&statement, &params).await;
         changed.map_err(|error| convert(&sql.postgres, error))
+    }
+
+    async fn prepare(&self, statements: &[&Sql]) -> Result<()> {
+        for sql in statements {
+            self.prepare_text(&sql.postgres).await?;
+        }
+        Ok(())
+    }
+
+    /// In one statement: the row of the space is locked for one round trip less.
+    async fn append(&self, sp: i64, records: &[NewRecord]) -> Result<Option<(u64, u32)>> {
+        const APPEND: &str = "WITH s AS (UPDATE space SET seq = seq + $1 WHERE sp = $2 RETURNING sp, seq, term) \
+                              INSERT INTO journal (sp, seq, term, at, actor, kind, v, body) \
+                              SELECT s.sp, s.seq - $1 + k.n, s.term, $3, k.actor, k.kind, k.v, k.body FROM s, \
+                              UNNEST($4::text[], $5::text[], $6::bigint[], $7::text[]) WITH ORDINALITY \
+                              AS k(actor, kind, v, body, n) RETURNING seq, term";
+        let statement = self.prepare_text(APPEND).await?;
+        let count = i64::try_from(records.len()).unwrap_or(i64::MAX);
+        let actors: Vec<&str> = records.iter().map(|record| record.actor.as_str()).collect();
+        let kinds: Vec<&str> = records.iter().map(|record| record.kind).collect();
+        let forms: Vec<i64> = records.iter().map(|record| i64::from(record.v)).collect();
+        let bodies: Vec<String> =
+            records.iter().map(|record| to_json(&record.body)).collect::<Result<_>>()?;
+        let at = self.now().as_micros();
+        let params: [&(dyn ToSql + Sync); 7] = [&count, &sp, &at, &actors, &kinds, &forms, &bodies];
+        let wrong = |error| convert(APPEND, error);
+        let rows = self.client().query(&statement, &params).await.map_err(wrong)?;
+        let mut end = None;
+        for row in rows {
+            let (seq, term): (i64, i64) = (row.try_get(0).map_err(wrong)?, row.try_get(1).map_err(wrong)?);
+            end = end
+                .max(Some((u64::try_from(seq).unwrap_or_default(), u32::try_from(term).unwrap_or_default())));
+        }
+        Ok(end)
     }
 
     fn now(&self) -> Timestamp {

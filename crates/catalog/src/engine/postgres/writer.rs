@@ -1,6 +1,10 @@
-//! The one task that writes: it takes all changes that wait, commits them together, and answers each.
+//! A task that writes: it takes all changes that wait, commits them together, and answers each.
+//!
+//! Two of them take turns, so that one prepares its transaction while the other's reaches the disk. They are to each other
+//! what two servers are.
 
 use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use deadpool_postgres::Pool;
@@ -20,6 +24,37 @@ type Jobs = Vec<Box<dyn Job<PostgresTx>>>;
 const PRUNE_EVERY: u64 = 2000;
 /// For how long outcomes are kept: far longer than anybody asks for one.
 const KEEP_OUTCOMES: Duration = Duration::from_secs(3600);
+
+/// The changes that wait, for all writers.
+pub(super) struct Queue {
+    receiver: mpsc::Receiver<Box<dyn Job<PostgresTx>>>,
+    /// Taken from the queue, and must not share the transaction of those before it.
+    held: Option<Box<dyn Job<PostgresTx>>>,
+}
+
+impl Queue {
+    pub fn new(receiver: mpsc::Receiver<Box<dyn Job<PostgresTx>>>) -> Self {
+        Self { receiver, held: None }
+    }
+
+    /// Takes what waits, at most `batch` changes, or waits for one. Nothing when the queue is closed and empty.
+    async fn take(&mut self, batch: usize) -> Option<Jobs> {
+        let first = match self.held.take() {
+            Some(held) => held,
+            None => self.receiver.recv().await?,
+        };
+        let mut jobs: Jobs = vec![first];
+        while jobs.len() < batch && !jobs.iter().any(|job| job.is_alone()) {
+            let Ok(next) = self.receiver.try_recv() else { break };
+            if next.is_alone() {
+                self.held = Some(next);
+                break;
+            }
+            jobs.push(next);
+        }
+        Some(jobs)
+    }
+}
 
 pub(super) struct Writer {
     pool: Pool,
@@ -50,25 +85,9 @@ impl Writer {
     }
 
     /// Works until the queue is closed and empty.
-    pub async fn run(mut self, mut queue: mpsc::Receiver<Box<dyn Job<PostgresTx>>>) {
-        let mut held: Option<Box<dyn Job<PostgresTx>>> = None;
+    pub async fn run(mut self, queue: Arc<tokio::sync::Mutex<Queue>>) {
         loop {
-            let first = match held.take() {
-                Some(held) => held,
-                None => match queue.recv().await {
-                    Some(first) => first,
-                    None => return,
-                },
-            };
-            let mut jobs: Jobs = vec![first];
-            while jobs.len() < self.batch && !jobs.iter().any(|job| job.is_alone()) {
-                let Ok(next) = queue.try_recv() else { break };
-                if next.is_alone() {
-                    held = Some(next);
-                    break;
-                }
-                jobs.push(next);
-            }
+            let Some(jobs) = queue.lock().await.take(self.batch).await else { return };
             let mut separate = self.work(jobs).await;
             while let Some(job) = separate.pop() {
                 self.work(vec![job]).await;

@@ -10,8 +10,9 @@ use percale_core::Timestamp;
 use rusqlite::types::{ToSqlOutput, ValueRef};
 use rusqlite::{CachedStatement, Connection, OpenFlags, ToSql, params_from_iter};
 
-use crate::engine::{Row, Sql, Tx, Value};
+use crate::engine::{Row, Sql, Tx, Value, row, to_json};
 use crate::error::{Error, ErrorKind, Fault, Result};
+use crate::rows::journal::{self, NewRecord};
 
 mod migrations {
     refinery::embed_migrations!("migrations/sqlite");
@@ -88,6 +89,22 @@ impl SqliteTx {
         Ok(found)
     }
 
+    fn append_now(&self, sp: i64, records: &[NewRecord]) -> Result<Option<(u64, u32)>> {
+        let advance = vec![Value::from(records.len()), Value::from(sp)];
+        let mut rows = self.rows(&journal::ADVANCE, &[advance])?;
+        let Some(row) = rows.first_mut() else { return Ok(None) };
+        let (last, term) = (row.number()?, row.small()?);
+        let first = (last + 1).saturating_sub(records.len() as u64);
+        let at = Tx::now(self);
+        let mut params = Vec::with_capacity(records.len());
+        for (seq, record) in (first..).zip(records) {
+            let NewRecord { actor, kind, v, body } = record;
+            params.push(row![sp, seq, term, at, actor.as_str(), *kind, *v, to_json(body)?]);
+        }
+        self.changes(&journal::INSERT, &params)?;
+        Ok(Some((last, term)))
+    }
+
     fn changes(&self, sql: &Sql, params: &[Vec<Value>]) -> Result<u64> {
         if params.is_empty() {
             return Ok(0);
@@ -162,6 +179,18 @@ impl Tx for SqliteTx {
 
     fn execute_many(&self, sql: &Sql, params: Vec<Vec<Value>>) -> impl Future<Output = Result<u64>> + Send {
         ready(self.changes(sql, &params))
+    }
+
+    fn prepare(&self, _statements: &[&Sql]) -> impl Future<Output = Result<()>> + Send {
+        ready(Ok(()))
+    }
+
+    fn append(
+        &self,
+        sp: i64,
+        records: &[NewRecord],
+    ) -> impl Future<Output = Result<Option<(u64, u32)>>> + Send {
+        ready(self.append_now(sp, records))
     }
 
     fn now(&self) -> Timestamp {
