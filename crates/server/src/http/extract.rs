@@ -5,11 +5,10 @@ use std::time::Duration;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{FromRequest, FromRequestParts, Path, RawQuery, Request};
 use axum::response::{IntoResponse, Response};
-use bytes::Bytes;
-use futures::{Stream, StreamExt as _};
+use bytes::{Bytes, BytesMut};
+use futures::{Stream, StreamExt as _, TryStreamExt as _};
 use http::header::CONTENT_TYPE;
 use http::request::Parts;
-use http_body_util::{BodyExt as _, Limited};
 use percale_core::path::SpaceName;
 use percale_core::{ErrorCode, ObjectPath};
 use serde::Serialize;
@@ -151,8 +150,17 @@ pub async fn read_json(request: Request) -> Result<Bytes> {
             format!("the body must be of type application/json, its Content-Type is {sent}"),
         ));
     }
-    let body = Limited::new(request.into_body(), MAX_JSON_BYTES);
-    body.collect().await.map(http_body_util::Collected::to_bytes).map_err(body_error)
+    let mut body = request.into_body().into_data_stream().map_err(body_error);
+    let mut bytes = BytesMut::new();
+    while let Some(piece) = body.next().await {
+        bytes.extend_from_slice(&piece?);
+        if bytes.len() > MAX_JSON_BYTES {
+            drain(body).await;
+            let detail = format!("the body is larger than {MAX_JSON_BYTES} bytes");
+            return Err(ApiError::new(ErrorCode::PayloadTooLarge, detail));
+        }
+    }
+    Ok(bytes.freeze())
 }
 
 /// Parses JSON, naming the field that is wrong.
@@ -193,12 +201,6 @@ pub fn body_error(error: impl Into<axum::BoxError>) -> ApiError {
     let error = error.into();
     let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(&*error);
     while let Some(error) = cause {
-        if error.is::<http_body_util::LengthLimitError>() {
-            return ApiError::new(
-                ErrorCode::PayloadTooLarge,
-                format!("the body is larger than {MAX_JSON_BYTES} bytes"),
-            );
-        }
         if error.is::<tower_http::timeout::TimeoutError>() {
             return ApiError::new(ErrorCode::RequestTimeout, "the body stood still for too long");
         }
