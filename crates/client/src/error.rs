@@ -119,9 +119,8 @@ impl Error {
             (ErrorKind::Timeout, ErrorCode::Timeout)
         } else if error.is_builder() {
             (ErrorKind::Usage, ErrorCode::InvalidRequest)
-        } else if error.is_decode() {
-            (ErrorKind::Protocol, ErrorCode::Internal)
         } else {
+            // Also what it calls a fault of decoding: no body is decoded there, so the connection broke within it.
             (ErrorKind::Connection, ErrorCode::SiteUnavailable)
         };
         let mut detail = error.to_string();

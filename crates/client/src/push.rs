@@ -44,30 +44,37 @@ pub(crate) async fn push(client: &Client, files: Vec<PushFile>, progress: &Arc<P
     let files = Arc::new(files);
     let mut attempts = client.attempts();
     let mut results: Vec<Option<Pushed>> = files.iter().map(|_| None).collect();
+    // After a fault the next request carries half as many, so that even a link that breaks all the time carries some.
+    let mut most = files.len();
     loop {
-        let open: Vec<usize> = (0..files.len()).filter(|at| results[*at].is_none()).collect();
+        let open: Vec<usize> = (0..files.len()).filter(|at| results[*at].is_none()).take(most).collect();
         let operation = match open.as_slice() {
+            [] => break,
             [only] => format!("put {}", files[*only].target),
             several => format!("put {} files", several.len()),
         };
-        let failure = match push_once(client, &operation, &files, &open, progress).await {
+        let mut fault = None;
+        match push_once(client, &operation, &files, &open, progress).await {
             Ok(outcomes) => {
-                let mut retry = None;
                 for (at, outcome) in open.iter().copied().zip(outcomes) {
                     match settle(client, &files[at], outcome).await {
                         Pushed::Failed(error) if error.retry() == Retry::Temporary => {
                             progress.retract(files[at].size);
-                            retry = Some((at, error));
+                            fault = Some(error);
                         }
-                        settled => results[at] = Some(settled),
+                        settled => {
+                            results[at] = Some(settled);
+                            attempts.progressed();
+                        }
                     }
                 }
-                let Some((at, error)) = retry else { break };
-                (Some(at), error)
             }
-            Err(error) => (None, error),
-        };
-        let (_, error) = failure;
+            Err(error) => {
+                most = (open.len() / 2).max(1);
+                fault = Some(error);
+            }
+        }
+        let Some(error) = fault else { continue };
         if let Err(last) = attempts.pause_after(error).await {
             for (at, result) in results.iter_mut().enumerate().filter(|(_, result)| result.is_none()) {
                 *result = Some(Pushed::Failed(repeat_error(&last, &files[at].target)));
@@ -75,19 +82,8 @@ pub(crate) async fn push(client: &Client, files: Vec<PushFile>, progress: &Arc<P
             break;
         }
     }
-    results
-        .into_iter()
-        .map(|result| {
-            result.unwrap_or_else(|| {
-                Pushed::Failed(Error::new(
-                    ErrorKind::Protocol,
-                    ErrorCode::Internal,
-                    "put a file",
-                    "it has no result",
-                ))
-            })
-        })
-        .collect()
+    let no_result = || Error::new(ErrorKind::Protocol, ErrorCode::Internal, "put a file", "it has no result");
+    results.into_iter().map(|result| result.unwrap_or_else(|| Pushed::Failed(no_result()))).collect()
 }
 
 /// One error of a whole batch, told once for each of its files.

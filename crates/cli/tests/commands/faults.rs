@@ -111,7 +111,7 @@ fn many_small_files_arrive_over_connections_that_break() {
     for number in 0..1500_usize {
         lab.write(&format!("d/{}/{number}", number % 7), &content::bytes(number as u64, 6000 + number));
     }
-    let proxy = Proxy::start(address_of(&lab), 2 << 20);
+    let proxy = Proxy::start(address_of(&lab), 1 << 20);
     proxy.run(&lab, "put -r d percale:/lab/").ok();
     assert!(proxy.broken() >= 2);
     lab.line("check d percale:/lab/d").ok();
