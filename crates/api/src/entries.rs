@@ -99,4 +99,9 @@ pub struct Move {
     /// Whether an object at the new path is replaced.
     #[serde(default)]
     pub overwrite: bool,
+    /// Only the entry with this id. The request may then be repeated: if the entry is at the new path already, that is
+    /// what was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<u64>)]
+    pub entry: Option<EntryId>,
 }

@@ -200,12 +200,24 @@ impl Change for Rename {
         let source = batch.enter(caller, Permission::Write, from, PathLock::CHANGE).await?;
         let target = batch.enter(caller, Permission::Write, to, PathLock::CHANGE).await?;
         let (sp, space) = (source.space.sp, source.space.space.id);
+        let is_wanted = |id: u64| options.entry.is_none_or(|wanted| wanted.0 == id);
+        if source.target().is_none_or(|there| !is_wanted(there.id))
+            && let (Some(wanted), Some(there)) = (options.entry, target.target())
+            && there.id == wanted.0
+        {
+            // Done before; only the answer was lost.
+            return Ok(Draft { entry: there.to_entry(space), is_changed: false, mark: batch.no_record(sp) });
+        }
         if !source.missing.is_empty() && !source.last()?.is_collection() {
             return Err(through_object(from));
         }
         let Some(entry) = source.target().cloned() else {
             return Err(Error::new(ErrorKind::NotFound, missing(from)));
         };
+        if !is_wanted(entry.id) {
+            let message = format!("cannot rename {from}: another entry is there by now");
+            return Err(Error::new(ErrorKind::Conflict { version: entry.version() }, message));
+        }
         if entry.parent == 0 || to.is_space() {
             return Err(Error::invalid(format!("cannot rename {from} to {to}: the root of a space stays")));
         }

@@ -316,14 +316,15 @@ impl Client {
         Ok(answer.status == reqwest::StatusCode::CREATED)
     }
 
-    /// Renames an entry.
+    /// Renames an entry. It is asked for by its id, so that the request may be repeated if the answer is lost.
     ///
     /// # Errors
     /// As the server answers.
     pub async fn rename(&self, from: &ObjectPath, to: &ObjectPath, overwrite: bool) -> crate::Result<()> {
-        let body = Move { from: from.clone(), to: to.clone(), overwrite };
+        let entry = Some(self.stat(from).await?.id);
+        let body = Move { from: from.clone(), to: to.clone(), overwrite, entry };
         let call = Call::new(format!("move {from} to {to}"), Method::POST, "/v1/move").json(&body);
-        self.fetch(call.repeat(Repeat::Keyed)).await.map(drop)
+        self.fetch(call.repeat(Repeat::Safe)).await.map(drop)
     }
 
     /// Removes an entry; a collection with entries only if `recursive`.

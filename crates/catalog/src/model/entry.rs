@@ -122,9 +122,18 @@ pub struct OpenVersion {
 pub struct RenameOptions {
     /// Replace an object, or an empty collection by a collection, that is at the new path. Default no.
     pub overwrite: bool,
+    /// Only this entry. A rename that is repeated because its answer was lost then finds the entry at the new path and is
+    /// no error. Default: whatever is at the old path.
+    pub entry: Option<EntryId>,
 }
 
 impl RenameOptions {
+    /// Sets [`RenameOptions::entry`].
+    pub fn entry(mut self, entry: Option<EntryId>) -> Self {
+        self.entry = entry;
+        self
+    }
+
     /// Sets [`RenameOptions::overwrite`].
     pub fn overwrite(mut self, overwrite: bool) -> Self {
         self.overwrite = overwrite;

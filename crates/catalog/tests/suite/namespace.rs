@@ -155,6 +155,24 @@ async fn two_renames_cannot_close_a_circle(site: Site) {
     }
 }
 
+async fn a_rename_may_be_repeated_by_the_id(site: Site) {
+    site.mkdir("/lab/a").await;
+    let (a, b) = (path("/lab/a"), path("/lab/b"));
+    let id = site.catalog.stat(&site.admin, &a).await.unwrap().id;
+    let options = RenameOptions::default().entry(Some(id));
+    assert!(site.catalog.rename(&site.admin, &a, &b, options).await.unwrap().is_changed);
+    let again = site.catalog.rename(&site.admin, &a, &b, options).await.unwrap();
+    assert!(!again.is_changed);
+    assert_eq!(again.entry.id, id);
+    // Also when the old name was taken anew meanwhile, and not for another entry.
+    site.mkdir("/lab/a").await;
+    assert!(!site.catalog.rename(&site.admin, &a, &b, options).await.unwrap().is_changed);
+    site.mkdir("/lab/c").await;
+    let refused =
+        site.catalog.rename(&site.admin, &path("/lab/c"), &path("/lab/d"), options).await.unwrap_err();
+    assert!(matches!(refused.kind(), ErrorKind::Conflict { .. }), "{refused:?}");
+}
+
 async fn changes_in_one_batch_see_each_other(site: Site) {
     // Sent at once, they are committed in few batches; each must be decided on what the one before it left.
     site.mkdir("/lab/d").await;
@@ -184,5 +202,6 @@ on_both!(
     a_removal_in_steps_takes_the_leaves_first,
     a_big_tree_is_not_removed_in_one_step,
     two_renames_cannot_close_a_circle,
+    a_rename_may_be_repeated_by_the_id,
     changes_in_one_batch_see_each_other,
 );

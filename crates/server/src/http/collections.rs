@@ -75,8 +75,8 @@ async fn move_entry(
     if headers.contains_key(header::IF_MATCH) {
         return Err(ApiError::invalid("a move takes no If-Match").with_path(&wanted.from));
     }
-    let Move { from, to, overwrite } = wanted;
-    let options = RenameOptions::default().overwrite(overwrite);
+    let Move { from, to, overwrite, entry } = wanted;
+    let options = RenameOptions::default().overwrite(overwrite).entry(entry);
     let changed = app.catalog.rename(&caller, &from, &to, options).await.map_err(|error| {
         ApiError::from(error).context(format!("cannot move {from} to {to}")).with_path(&from)
     })?;
