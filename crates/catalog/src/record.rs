@@ -243,3 +243,72 @@ impl Record {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use percale_core::Position;
+
+    use super::*;
+
+    #[derive(Deserialize)]
+    struct Line {
+        kind: String,
+        v: u32,
+        body: serde_json::Value,
+    }
+
+    fn record(kind: &str, v: u32, body: serde_json::Value) -> Record {
+        let position = Position { space: SpaceId::new(), term: 1, seq: 1 };
+        Record { position, at: Timestamp::EPOCH, actor: "system".into(), kind: kind.into(), v, body }
+    }
+
+    fn samples() -> Vec<Record> {
+        let lines = include_str!("../samples/journal-v1.jsonl").lines();
+        lines
+            .map(|line| {
+                let Line { kind, v, body } = serde_json::from_str(line).unwrap();
+                record(&kind, v, body)
+            })
+            .collect()
+    }
+
+    /// The stored samples of form 1. Never changed; a new form gets samples of its own.
+    #[test]
+    fn form_1_samples_are_still_read_and_written() {
+        let mut kinds = Vec::new();
+        for sample in samples() {
+            let again = match sample.change().unwrap() {
+                RecordChange::SpaceCreated(body) | RecordChange::SpaceChanged(body) => {
+                    serde_json::to_value(body)
+                }
+                RecordChange::SpaceRemoved => Ok(serde_json::json!({})),
+                RecordChange::EntriesCreated(items) => serde_json::to_value(Items { items }),
+                RecordChange::ObjectsPublished(items) => serde_json::to_value(Items { items }),
+                RecordChange::EntriesMoved(items) => serde_json::to_value(Items { items }),
+                RecordChange::EntriesRemoved(items) => serde_json::to_value(Items { items }),
+                RecordChange::ReplicasChanged(items) => serde_json::to_value(Items { items }),
+                RecordChange::GrantsChanged(items) => serde_json::to_value(Items { items }),
+                RecordChange::Unknown => panic!("{} is not known", sample.kind),
+            };
+            assert_eq!(again.unwrap(), sample.body, "{}", sample.kind);
+            kinds.push(sample.kind);
+        }
+        assert_eq!(kinds.len(), 9, "a sample of each kind");
+    }
+
+    #[test]
+    fn newer_records_are_passed_over_or_refused_but_not_guessed() {
+        for mut sample in samples() {
+            if let Some(body) = sample.body.as_object_mut() {
+                body.insert("new_field".into(), 7.into());
+            }
+            assert!(sample.change().is_ok(), "a new field is optional");
+            sample.v = 2;
+            let outcome = sample.change();
+            assert!(outcome.is_err() || sample.kind == kind::SPACE_REMOVED, "a new form is refused by name");
+        }
+        let unknown = record("stars.aligned", 1, serde_json::json!({}));
+        assert_eq!(unknown.change().unwrap(), RecordChange::Unknown);
+        assert!(record(kind::ENTRIES_MOVED, 1, serde_json::json!({ "items": 7 })).change().is_err());
+    }
+}

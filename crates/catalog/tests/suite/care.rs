@@ -7,8 +7,8 @@ use percale_core::access::Permission;
 use crate::site::{HOUR, Site, kind, path, subject, user};
 
 /// Fills a site with some of everything.
-async fn fill(site: &Site) {
-    site.put_many(&(0..300).map(|n| format!("/lab/{}/{n} ü", n % 7)).collect::<Vec<_>>()).await;
+async fn fill(site: &Site, count: usize) {
+    site.put_many(&(0..count).map(|n| format!("/lab/{}/{n} ü", n % 7)).collect::<Vec<_>>()).await;
     site.put("/lab/0/0 ü", 77).await;
     site.put("/lab/0/0 ü", 78).await;
     site.remove("/lab/1", true).await.unwrap();
@@ -57,7 +57,7 @@ async fn contents(catalog: &Catalog, site: &Site) -> String {
 }
 
 async fn a_backup_is_restored_to_either_engine(site: Site) {
-    fill(&site).await;
+    fill(&site, 300).await;
     let folder = tempfile::tempdir().unwrap();
     let archive = folder.path().join("lab.backup");
     let before = contents(&site.catalog, &site).await;
@@ -164,7 +164,7 @@ async fn damage_of_an_archive_is_found(site: Site) {
 }
 
 async fn fsck_finds_what_is_wrong(site: Site) {
-    fill(&site).await;
+    fill(&site, 300).await;
     site.assert_sound().await;
     let found = async |sql: &str| {
         site.tamper(sql).await;
@@ -273,6 +273,36 @@ async fn two_servers_open_a_new_database_at_once(site: Site) {
     }
 }
 
+/// The stored archive of form 1. Never changed; a new form gets a sample of its own.
+const ARCHIVE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/samples/archive-v1.jsonl");
+
+async fn the_archive_of_form_1_is_still_restored(site: Site) {
+    if std::env::var("PERCALE_WRITE_SAMPLES").is_ok() && !site.is_postgres() {
+        fill(&site, 20).await;
+        site.remove("/lab/3", true).await.unwrap();
+        site.collect().await;
+        site.catalog.backup(std::path::Path::new(ARCHIVE)).await.unwrap();
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let url = match site.is_postgres() {
+        true => {
+            let server = percale_testkit::postgres::shared().unwrap();
+            tokio::task::spawn_blocking(|| server.database()).await.unwrap()
+        }
+        false => format!("sqlite:{}", folder.path().join("sample.db").display()),
+    };
+    let restored = Catalog::open(&CatalogConfig::new(url)).await.unwrap();
+    let info = restored.restore(std::path::Path::new(ARCHIVE)).await.unwrap();
+    assert_eq!((info.format, info.schema), (1, 1));
+    assert_eq!(restored.fsck().await.unwrap(), []);
+    let open = restored.open_object(&site.admin, &path("/lab/moved/16 ü"), None).await.unwrap();
+    assert_eq!(open.replicas.len(), 1);
+    assert_eq!(open.replicas[0].key, "lab/2/16 ü");
+    assert_eq!(restored.tasks(&site.admin, TaskFilter::default(), None, 9).await.unwrap().items.len(), 1);
+    let server = restored.leases(LeaseKind::Server).await.unwrap();
+    assert_eq!(restored.intents_of(server[0].id).await.unwrap().len(), 1);
+}
+
 on_both!(
     a_backup_is_restored_to_either_engine,
     a_backup_is_of_one_moment,
@@ -280,4 +310,5 @@ on_both!(
     fsck_finds_what_is_wrong,
     a_newer_schema_is_refused,
     two_servers_open_a_new_database_at_once,
+    the_archive_of_form_1_is_still_restored,
 );
