@@ -119,6 +119,8 @@ struct Pending {
     replicas_changed: BTreeMap<(i64, VersionId, i64), ReplicaRow>,
     replicas_gone: Vec<(i64, VersionId, i64)>,
     versions: Vec<VersionRow>,
+    /// Whether one of `versions` has copies that were not made garbage.
+    has_former_copies: bool,
     garbage: Vec<GarbageRow>,
     intents_new: BTreeMap<IntentId, Arc<StoredIntent>>,
     intents_gone: Vec<IntentId>,

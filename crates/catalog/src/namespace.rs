@@ -241,10 +241,7 @@ impl Change for Rename {
         };
         let name = to.name().unwrap_or_default().to_owned();
         if let Some(there) = &replaced {
-            batch.take_away(there);
-            if let Some(content) = &there.content {
-                batch.supersede(sp, there.id, content, there.modified).await?;
-            }
+            batch.remove(std::slice::from_ref(there)).await?;
         }
         let moved = EntryRow { parent, name: name.clone(), ..(*entry).clone() };
         let moved = batch.change(moved);

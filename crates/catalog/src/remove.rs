@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use percale_core::ObjectPath;
 use percale_core::access::{Caller, Permission};
-use percale_core::ids::{EntryId, VersionId};
+use percale_core::ids::EntryId;
 
 use crate::access::through_object;
 use crate::batch::{Batch, Mark, PathLock, Wants, Written, raced};
@@ -156,17 +156,9 @@ async fn remove_all<T: Tx>(
     let Some(sp) = doomed.first().map(|entry| entry.sp) else {
         return Err(Error::internal("nothing was found to remove"));
     };
-    let versions = doomed.iter().filter_map(|entry| Some((sp, entry.version()?))).collect();
-    batch.load_replicas(versions).await?;
-    let mut items = Vec::with_capacity(doomed.len());
-    for entry in &doomed {
-        batch.take_away(entry);
-        if let Some(content) = &entry.content {
-            batch.supersede(sp, entry.id, content, entry.modified).await?;
-        }
-        let versions: Vec<VersionId> = entry.version().into_iter().collect();
-        items.push(RemovedItem { id: EntryId(entry.id), versions });
-    }
+    let versions = batch.remove(&doomed).await?;
+    let items = doomed.iter().zip(versions);
+    let items = items.map(|(entry, versions)| RemovedItem { id: EntryId(entry.id), versions }).collect();
     let mark = batch.record(sp, &actor(caller), kind::ENTRIES_REMOVED, &Items { items })?;
     Ok(Draft { entries: doomed.len() as u64, is_done, mark })
 }

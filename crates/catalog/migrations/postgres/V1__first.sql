@@ -61,6 +61,7 @@ CREATE TABLE version (
     superseded BIGINT NOT NULL,
     PRIMARY KEY (sp, id)
 );
+CREATE INDEX version_entry ON version (sp, entry);
 
 CREATE TABLE replica (
     sp BIGINT NOT NULL,

@@ -61,6 +61,7 @@ CREATE TABLE version (
     superseded INTEGER NOT NULL,
     PRIMARY KEY (sp, id)
 ) STRICT, WITHOUT ROWID;
+CREATE INDEX version_entry ON version (sp, entry);
 
 CREATE TABLE replica (
     sp INTEGER NOT NULL,

@@ -1,5 +1,6 @@
 //! What changes do to a batch, and writing it.
 
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use percale_core::Position;
@@ -54,7 +55,7 @@ impl<T: Tx> Batch<'_, T> {
     }
 
     /// Takes an entry, which was looked up with [`Lock::Update`], and the grants on it away.
-    pub fn take_away(&mut self, entry: &EntryRow) {
+    fn take_away(&mut self, entry: &EntryRow) {
         let key = (entry.sp, entry.id);
         let was_new = self.entries.get(&key).is_some_and(|slot| slot.dirty == Dirty::New);
         let dirty = if was_new { Dirty::Clean } else { Dirty::Gone };
@@ -79,21 +80,7 @@ impl<T: Tx> Batch<'_, T> {
         if replicas.is_empty() {
             return Ok(());
         }
-        for row in replicas {
-            let key = (sp, version, row.st);
-            self.pending.replicas_changed.remove(&key);
-            if self.pending.replicas_new.remove(&key).is_none() {
-                self.pending.replicas_gone.push(key);
-            }
-            self.taken.insert((row.st, row.replica.key.clone()), true);
-            self.pending.garbage.push(GarbageRow {
-                st: row.st,
-                key: row.replica.key,
-                sp,
-                version,
-                since: now,
-            });
-        }
+        replicas.into_iter().for_each(|row| self.discard(row));
         self.replicas.insert((sp, version), Vec::new());
         let (size, root) = (content.size, content.root);
         self.pending.versions.push(VersionRow {
@@ -106,6 +93,50 @@ impl<T: Tx> Batch<'_, T> {
             superseded: now,
         });
         Ok(())
+    }
+
+    /// Makes garbage of a copy.
+    fn discard(&mut self, row: ReplicaRow) {
+        let key = (row.sp, row.replica.version, row.st);
+        self.pending.replicas_changed.remove(&key);
+        if self.pending.replicas_new.remove(&key).is_none() {
+            self.pending.replicas_gone.push(key);
+        }
+        let ReplicaRow { sp, st, replica, .. } = row;
+        let (key, version, since) = (replica.key, replica.version, self.now());
+        self.taken.insert((st, key.clone()), true);
+        self.pending.garbage.push(GarbageRow { st, key, sp, version, since });
+    }
+
+    /// Takes objects and collections, which were looked up with [`Lock::Update`], away, and makes garbage of the bytes of
+    /// all their versions. Returns the versions that each had, the current one first.
+    pub async fn remove(&mut self, entries: &[Arc<EntryRow>]) -> Result<Vec<Vec<VersionId>>> {
+        if self.pending.has_former_copies {
+            self.flush().await?;
+        }
+        let tx = self.tx;
+        let objects = entries.iter().filter(|entry| !entry.is_collection());
+        let former = replica::of_former(tx, objects.map(|entry| (entry.sp, entry.id)).collect());
+        let current = entries.iter().filter_map(|entry| Some((entry.sp, entry.version()?)));
+        let (former, ()) = futures::try_join!(former, self.load_replicas(current.collect()))?;
+        let mut of_entry: HashMap<(i64, u64), BTreeSet<VersionId>> = HashMap::new();
+        for row in former {
+            of_entry.entry((row.sp, row.entry)).or_default().insert(row.replica.version);
+            self.replicas.remove(&(row.sp, row.replica.version));
+            self.discard(row);
+        }
+        let mut versions = Vec::with_capacity(entries.len());
+        for entry in entries {
+            self.take_away(entry);
+            let mut had = Vec::new();
+            if let Some(content) = &entry.content {
+                had.push(content.version);
+                self.supersede(entry.sp, entry.id, content, entry.modified).await?;
+            }
+            had.extend(of_entry.remove(&(entry.sp, entry.id)).unwrap_or_default());
+            versions.push(had);
+        }
+        Ok(versions)
     }
 
     /// Adds a copy.
@@ -159,8 +190,9 @@ impl<T: Tx> Batch<'_, T> {
         Ok(())
     }
 
-    /// Remembers a version that is not current any more.
+    /// Remembers a version that is not current any more and still has copies.
     pub fn remember_version(&mut self, version: VersionRow) {
+        self.pending.has_former_copies = true;
         self.pending.versions.push(version);
     }
 

@@ -52,6 +52,23 @@ static OF_VERSIONS: Sql = Sql::each(
     ),
 );
 
+/// The copies of the versions that are not current any more, by object.
+static OF_FORMER: Sql = Sql::each(
+    concat!(
+        "SELECT ",
+        columns!(),
+        " FROM version v JOIN replica r ON r.sp = v.sp AND r.version = v.id JOIN store s ON s.st = r.st \
+         WHERE v.sp = $1 AND v.entry = $2"
+    ),
+    concat!(
+        "SELECT ",
+        columns!(),
+        " FROM UNNEST($1::bigint[], $2::bigint[]) AS k(sp, entry) \
+         JOIN version v ON v.sp = k.sp AND v.entry = k.entry \
+         JOIN replica r ON r.sp = v.sp AND r.version = v.id JOIN store s ON s.st = r.st"
+    ),
+);
+
 static INSERT: Sql = Sql::each(
     "INSERT INTO replica (sp, version, st, entry, key, state, generation, checked) \
      VALUES ($1, $2, $3, $4, $5, $6, $7, $8)",
@@ -94,6 +111,12 @@ pub(crate) static LOOKS: [&Sql; 1] = [&OF_VERSIONS];
 pub(crate) async fn of_versions<T: Tx>(tx: &T, keys: Vec<(i64, VersionId)>) -> Result<Vec<ReplicaRow>> {
     let params = keys.into_iter().map(|(sp, version)| row![sp, version]).collect();
     tx.many(&OF_VERSIONS, params).await?.into_iter().map(|mut row| decode(&mut row)).collect()
+}
+
+/// Returns the copies of the former versions of these objects.
+pub(crate) async fn of_former<T: Tx>(tx: &T, entries: Vec<(i64, u64)>) -> Result<Vec<ReplicaRow>> {
+    let params = entries.into_iter().map(|(sp, entry)| row![sp, entry]).collect();
+    tx.many(&OF_FORMER, params).await?.into_iter().map(|mut row| decode(&mut row)).collect()
 }
 
 /// Writes new copies.

@@ -106,6 +106,45 @@ async fn a_native_file_that_changed_is_a_new_version(site: Site) {
     assert!(site.catalog.fsck().await.unwrap().is_empty());
 }
 
+async fn removing_an_object_discards_the_copies_of_all_its_versions(site: Site) {
+    let native = site.catalog.add_store(new_store("native", StoreLayout::Native)).await.unwrap().id;
+    let mut wanted = site.wanted("/lab/x", Condition::New);
+    wanted.store = native;
+    let intent = site.prepare(wanted).await.unwrap();
+    let x = site.commit(&intent, 1).await.unwrap();
+    // As replication will leave it: a second copy, on the managed store.
+    let st = "(SELECT st FROM store WHERE name = 'disk')";
+    let copy = format!(
+        "INSERT INTO replica (sp, version, st, entry, key, state) \
+         SELECT sp, version, {st}, entry, 'copy', state FROM replica WHERE version = {}",
+        x.version
+    );
+    site.tamper(&copy).await;
+    let change = NativeChange {
+        space: site.space.id,
+        version: x.version,
+        store: native,
+        size: ByteCount(2),
+        generation: "2".into(),
+        mtime: None,
+        state: ReplicaState::Unverified,
+    };
+    let changed = site.catalog.native_changed(&site.admin, change).await.unwrap();
+    let old = site.catalog.open_object(&site.admin, &path("/lab/x"), Some(x.version)).await.unwrap();
+    assert_eq!((old.replicas.len(), old.replicas[0].state), (1, ReplicaState::Stale));
+    site.assert_sound().await;
+    site.remove("/lab/x", false).await.unwrap();
+    site.assert_sound().await;
+    let records = site.catalog.journal(&site.admin, site.space.id, None, 1000).await.unwrap();
+    let removed = RemovedItem { id: x.entry, versions: vec![changed.version, x.version] };
+    assert_eq!(records.last().unwrap().change().unwrap(), RecordChange::EntriesRemoved(vec![removed]));
+    assert_eq!(site.collect().await.iter().map(|garbage| garbage.key.as_str()).collect::<Vec<_>>(), ["copy"]);
+    let rest = site.catalog.garbage(native, 10).await.unwrap();
+    assert_eq!(rest.iter().map(|garbage| garbage.version).collect::<Vec<_>>(), [changed.version]);
+    site.catalog.collected(rest).await.unwrap();
+    site.assert_sound().await;
+}
+
 async fn collecting_twice_is_collecting_once(site: Site) {
     site.put("/lab/x", 1).await;
     site.remove("/lab/x", false).await.unwrap();
@@ -120,5 +159,6 @@ on_both!(
     a_root_is_added_once,
     the_copies_on_a_store_are_listed_by_key,
     a_native_file_that_changed_is_a_new_version,
+    removing_an_object_discards_the_copies_of_all_its_versions,
     collecting_twice_is_collecting_once,
 );
