@@ -38,7 +38,7 @@ Examples:
 
 /// One namespace over the storage of research sites: verified transfers, checked replicas.
 #[derive(Debug, Parser)]
-#[command(name = "percale", version, about, after_help = AFTER, max_term_width = 120, propagate_version = false)]
+#[command(name = "percale", version, after_help = AFTER, max_term_width = 120, propagate_version = false)]
 #[command(subcommand_required = true, arg_required_else_help = true, infer_subcommands = false)]
 pub struct Cli {
     #[command(flatten)]

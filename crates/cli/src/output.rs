@@ -8,6 +8,9 @@ use serde::Serialize;
 
 use crate::failure::{Failure, Result};
 
+/// Columns below which folding a table makes it unreadable.
+const NARROWEST: u16 = 40;
+
 /// When colours are used.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum ColorWhen {
@@ -95,7 +98,8 @@ impl Output {
     pub fn table(&self, headers: &[&str], rows: Vec<Vec<String>>) -> String {
         let mut table = Table::new();
         table.load_style(presets::NOTHING);
-        if self.stdout_is_terminal {
+        // A terminal that does not say how wide it is counts as wide.
+        if self.stdout_is_terminal && table.width().is_some_and(|width| width >= NARROWEST) {
             table.set_content_arrangement(comfy_table::ContentArrangement::Dynamic);
         }
         table.set_header(headers.iter().map(|header| header.trim_end_matches('#').to_uppercase()));

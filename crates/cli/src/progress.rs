@@ -38,8 +38,14 @@ impl Bar {
     }
 
     /// Ends the show and returns how long it took.
-    pub fn finish(self) -> Duration {
-        self.began.elapsed()
+    pub async fn finish(mut self) -> Duration {
+        let took = self.began.elapsed();
+        if let Some(shower) = self.shower.take() {
+            shower.abort();
+            // Until it has really ended, it may draw once more over what is said next.
+            let _ = shower.await;
+        }
+        took
     }
 }
 
@@ -60,8 +66,8 @@ async fn draw(progress: Arc<Progress>, bars: MultiProgress, verb: &'static str) 
         let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
         style.progress_chars("━╸ ")
     };
-    let total = bars.add(ProgressBar::new(0));
-    total.set_style(style("{prefix} {bar:24} {percent:>3}%  {bytes}/{total_bytes}  {bytes_per_sec}  {msg}"));
+    let total = bars.add(ProgressBar::new(1));
+    total.set_style(style("{prefix} {bar:24} {percent:>3}%  {decimal_bytes}/{decimal_total_bytes}  {decimal_bytes_per_sec}  {msg}"));
     total.set_prefix(verb);
     let mut lines: Vec<ProgressBar> = Vec::new();
     let mut ticks = tokio::time::interval(DRAW_EVERY);
@@ -77,9 +83,9 @@ async fn draw(progress: Arc<Progress>, bars: MultiProgress, verb: &'static str) 
         };
         total.set_message(format!("{}/{}{more} files{eta}", now.ended_files, now.planned_files));
         let shown = now.active.len().min(FILE_LINES);
-        while lines.len() < shown {
-            let line = bars.add(ProgressBar::new(0));
-            line.set_style(style("  {bar:22} {percent:>3}%  {bytes_per_sec}  {msg}"));
+        while let Some(file) = now.active.get(lines.len()).filter(|_| lines.len() < shown) {
+            let line = bars.add(ProgressBar::new(file.size.max(1)));
+            line.set_style(style("  {bar:22} {percent:>3}%  {msg}"));
             lines.push(line);
         }
         while lines.len() > shown {

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use futures::Stream;
 use percale_mover::Encoder;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 
 /// Pieces that wait to be sent, each at most 1 MiB.
 const QUEUED_PIECES: usize = 6;
@@ -41,21 +42,46 @@ impl Closer {
     }
 }
 
-struct Body(Arc<Mutex<mpsc::Receiver<Bytes>>>);
+/// When the last piece was taken for sending, so that a body that stands still is told from a slow one.
+#[derive(Debug, Clone)]
+pub(crate) struct LastSent(Arc<Mutex<Instant>>);
+
+impl LastSent {
+    pub fn at(&self) -> Instant {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+struct Body {
+    pieces: Arc<Mutex<mpsc::Receiver<Bytes>>>,
+    sent: LastSent,
+}
 
 impl Stream for Body {
     type Item = Result<Bytes, std::io::Error>;
 
     fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let mut receiver = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        receiver.poll_recv(context).map(|piece| piece.map(Ok))
+        let piece = self.pieces.lock().unwrap_or_else(PoisonError::into_inner).poll_recv(context);
+        if piece.is_ready() {
+            *self.sent.0.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+        }
+        piece.map(|piece| piece.map(Ok))
     }
 }
 
+/// A body and its ends.
+pub(crate) struct Parts {
+    pub pieces: Pieces,
+    pub closer: Closer,
+    pub sent: LastSent,
+    pub body: reqwest::Body,
+}
+
 /// Makes a body.
-pub(crate) fn body() -> (Pieces, Closer, reqwest::Body) {
+pub(crate) fn body() -> Parts {
     let (sender, receiver) = mpsc::channel(QUEUED_PIECES);
     let receiver = Arc::new(Mutex::new(receiver));
-    let body = reqwest::Body::wrap_stream(Body(receiver.clone()));
-    (Pieces(sender), Closer(receiver), body)
+    let sent = LastSent(Arc::new(Mutex::new(Instant::now())));
+    let body = reqwest::Body::wrap_stream(Body { pieces: receiver.clone(), sent: sent.clone() });
+    Parts { pieces: Pieces(sender), closer: Closer(receiver), sent, body }
 }

@@ -6,23 +6,24 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use bytes::Bytes;
-use percale_api::{Problem, fields, media};
+use percale_api::{fields, media};
 use percale_core::{ErrorCode, ObjectPath};
 use percale_trust::Secret;
-use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue, RETRY_AFTER};
+use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
 use reqwest::{Method, Response, StatusCode, Url};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use tokio::time::Instant;
 use uuid::Uuid;
 
+use crate::answer::parse_json;
+use crate::body::LastSent;
 use crate::control::Raw;
-use crate::error::{Error, ErrorKind, Retry};
+use crate::error::{Error, ErrorKind};
 use crate::retry::{Attempts, RetryPolicy};
 
 /// Largest answer that is held in memory: a page of 10 000 entries with long paths, or the hash tree of 4 TiB.
 const MAX_ANSWER_BYTES: usize = 128 << 20;
-/// Largest problem that is read.
-const MAX_PROBLEM_BYTES: usize = 256 << 10;
 
 /// How to reach a site, and as whom.
 #[derive(Debug, Clone)]
@@ -36,8 +37,8 @@ pub struct ClientOptions {
     pub ca_file: Option<PathBuf>,
     /// Time for a connection to come about. Default 10 s.
     pub connect_timeout: Duration,
-    /// Time without a single byte of an answer after which a call is given up. Default 60 s.
-    pub read_timeout: Duration,
+    /// Time without progress, of what is sent or of what is answered, after which a call is given up. Default 60 s.
+    pub stall_timeout: Duration,
     /// How long and how often a call is repeated.
     pub retry: RetryPolicy,
     /// Streams of one bulk transfer. Default 4, as many as a disk array and a long link like; more than the cores of
@@ -53,7 +54,7 @@ impl ClientOptions {
             token: None,
             ca_file: None,
             connect_timeout: Duration::from_secs(10),
-            read_timeout: Duration::from_secs(60),
+            stall_timeout: Duration::from_secs(60),
             retry: RetryPolicy::default(),
             streams: 4,
         }
@@ -72,6 +73,7 @@ struct Inner {
     base: Url,
     retry: RetryPolicy,
     streams: usize,
+    stall_timeout: Duration,
     /// Whether the site has ever answered.
     reached: Arc<AtomicBool>,
 }
@@ -203,7 +205,6 @@ impl Client {
             .http1_only()
             .tcp_nodelay(true)
             .connect_timeout(options.connect_timeout)
-            .read_timeout(options.read_timeout)
             .pool_max_idle_per_host(options.streams.max(1) + 4)
             .pool_idle_timeout(Duration::from_secs(30))
             .redirect(reqwest::redirect::Policy::none());
@@ -213,7 +214,14 @@ impl Client {
         let http = builder.build().map_err(|error| usage(error.to_string()))?;
         let streams = options.streams.clamp(1, 64);
         Ok(Self {
-            inner: Arc::new(Inner { http, base, retry: options.retry, streams, reached: Arc::default() }),
+            inner: Arc::new(Inner {
+                http,
+                base,
+                retry: options.retry,
+                streams,
+                stall_timeout: options.stall_timeout,
+                reached: Arc::default(),
+            }),
         })
     }
 
@@ -263,9 +271,9 @@ impl Client {
         if let Some(json) = &call.json {
             request = request.header(CONTENT_TYPE, "application/json").body(json.clone());
         }
-        let mut response = self.finish(&call.operation, request, &trace).await?;
+        let mut response = self.finish(&call.operation, request, &trace, None).await?;
         let (status, headers) = (response.status(), std::mem::take(response.headers_mut()));
-        let body = read_bytes(&call.operation, response, MAX_ANSWER_BYTES).await?;
+        let body = self.read_bytes(&call.operation, response, MAX_ANSWER_BYTES).await?;
         Ok(Answer { status, headers, body })
     }
 
@@ -281,7 +289,7 @@ impl Client {
         if let Some(json) = &call.json {
             request = request.header(CONTENT_TYPE, "application/json").body(json.clone());
         }
-        self.finish(&call.operation, request, &trace).await
+        self.finish(&call.operation, request, &trace, None).await
     }
 
     /// Sends a stream of frames, once.
@@ -291,6 +299,7 @@ impl Client {
         path: &str,
         idempotency_key: Option<&str>,
         body: reqwest::Body,
+        sent: &LastSent,
     ) -> crate::Result<Response> {
         let mut call = Call::new(operation, Method::POST, path);
         if let Some(key) = idempotency_key {
@@ -298,7 +307,7 @@ impl Client {
         }
         let (request, trace) = self.request(&call)?;
         let request = request.header(CONTENT_TYPE, media::FRAMES).body(body);
-        self.finish(operation, request, &trace).await
+        self.finish(operation, request, &trace, Some(sent)).await
     }
 
     pub(crate) async fn raw_call(&self, method: &str, path: &str, json: Option<&[u8]>) -> crate::Result<Raw> {
@@ -311,11 +320,11 @@ impl Client {
             request = request.header(CONTENT_TYPE, "application/json").body(json.to_vec());
         }
         let response =
-            request.send().await.map_err(|error| Error::transport(&operation, error).with_trace(&trace))?;
+            self.answered(&operation, request, None).await.map_err(|error| error.with_trace(&trace))?;
         let status = response.status().as_u16();
         let content_type = response.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
         let content_type = content_type.unwrap_or_default().to_owned();
-        let body = read_bytes(&operation, response, MAX_ANSWER_BYTES).await?;
+        let body = self.read_bytes(&operation, response, MAX_ANSWER_BYTES).await?;
         Ok(Raw { status, content_type, body })
     }
 
@@ -345,14 +354,55 @@ impl Client {
         operation: &str,
         request: reqwest::RequestBuilder,
         trace: &str,
+        sent: Option<&LastSent>,
     ) -> crate::Result<Response> {
         let response =
-            request.send().await.map_err(|error| Error::transport(operation, error).with_trace(trace))?;
-        self.inner.reached.store(true, Relaxed);
+            self.answered(operation, request, sent).await.map_err(|error| error.with_trace(trace))?;
         if response.status().is_success() {
             return Ok(response);
         }
-        Err(problem(operation, response).await.with_trace(trace))
+        Err(self.problem(operation, response).await.with_trace(trace))
+    }
+
+    /// Sends a request and waits for the head of its answer, for as long as what is sent makes progress.
+    async fn answered(
+        &self,
+        operation: &str,
+        request: reqwest::RequestBuilder,
+        sent: Option<&LastSent>,
+    ) -> crate::Result<Response> {
+        let began = Instant::now();
+        let send = request.send();
+        tokio::pin!(send);
+        loop {
+            let last = sent.map_or(began, |sent| sent.at().max(began));
+            match tokio::time::timeout_at(last + self.inner.stall_timeout, &mut send).await {
+                Ok(response) => {
+                    let response = response.map_err(|error| Error::transport(operation, error))?;
+                    self.inner.reached.store(true, Relaxed);
+                    return Ok(response);
+                }
+                Err(_) if sent.is_some_and(|sent| sent.at() > last) => {}
+                Err(_) => return Err(self.stalled(operation)),
+            }
+        }
+    }
+
+    /// Reads the next piece of an answer.
+    pub(crate) async fn piece(
+        &self,
+        operation: &str,
+        response: &mut Response,
+    ) -> crate::Result<Option<Bytes>> {
+        match tokio::time::timeout(self.inner.stall_timeout, response.chunk()).await {
+            Ok(piece) => piece.map_err(|error| Error::transport(operation, error)),
+            Err(_) => Err(self.stalled(operation)),
+        }
+    }
+
+    fn stalled(&self, operation: &str) -> Error {
+        let detail = format!("nothing moved for {} s", self.inner.stall_timeout.as_secs_f32());
+        Error::new(ErrorKind::Timeout, ErrorCode::Timeout, operation, detail)
     }
 }
 
@@ -369,59 +419,6 @@ fn never_arrived(error: &Error) -> bool {
 fn is_loopback(host: &str) -> bool {
     let host = host.trim_start_matches('[').trim_end_matches(']');
     host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
-}
-
-/// Makes the error of an answer that is not a success.
-async fn problem(operation: &str, response: Response) -> Error {
-    let status = response.status();
-    let retry_after = response
-        .headers()
-        .get(RETRY_AFTER)
-        .and_then(|value| value.to_str().ok()?.trim().parse().ok())
-        .map(Duration::from_secs);
-    let body = read_bytes(operation, response, MAX_PROBLEM_BYTES).await.unwrap_or_default();
-    if let Ok(problem) = serde_json::from_slice::<Problem>(&body) {
-        return Error::problem(operation, problem).with_retry_after(retry_after);
-    }
-    // Something in between answered: a proxy, a load balancer, another program on this port.
-    let code = match status {
-        StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE => ErrorCode::SiteUnavailable,
-        StatusCode::GATEWAY_TIMEOUT => ErrorCode::Timeout,
-        StatusCode::TOO_MANY_REQUESTS => ErrorCode::RateLimited,
-        StatusCode::REQUEST_TIMEOUT => ErrorCode::RequestTimeout,
-        StatusCode::PAYLOAD_TOO_LARGE => ErrorCode::PayloadTooLarge,
-        StatusCode::NOT_FOUND => ErrorCode::NotFound,
-        StatusCode::UNAUTHORIZED => ErrorCode::Unauthenticated,
-        StatusCode::FORBIDDEN => ErrorCode::Forbidden,
-        _ => ErrorCode::Internal,
-    };
-    let start: String =
-        String::from_utf8_lossy(&body).chars().filter(|c| !c.is_control()).take(120).collect();
-    let detail =
-        format!("HTTP {status}, and no description of the problem (is this a Percale site?) {start}");
-    let error = Error::new(ErrorKind::Protocol, code, operation, detail.trim_end());
-    let error = if code.is_retryable() { error.with_retry(Retry::Temporary) } else { error };
-    error.with_retry_after(retry_after)
-}
-
-/// Reads an answer's JSON.
-pub(crate) fn parse_json<T: DeserializeOwned>(operation: &str, body: &[u8]) -> crate::Result<T> {
-    serde_json::from_slice(body).map_err(|error| {
-        let detail = format!("the answer is not understood (is this a Percale site?): {error}");
-        Error::new(ErrorKind::Protocol, ErrorCode::Internal, operation, detail).with_source(error)
-    })
-}
-
-pub(crate) async fn read_bytes(operation: &str, mut response: Response, most: usize) -> crate::Result<Bytes> {
-    let mut body = bytes::BytesMut::new();
-    while let Some(piece) = response.chunk().await.map_err(|error| Error::transport(operation, error))? {
-        if body.len() + piece.len() > most {
-            let detail = format!("the answer has more than {most} bytes");
-            return Err(Error::new(ErrorKind::Protocol, ErrorCode::Internal, operation, detail));
-        }
-        body.extend_from_slice(&piece);
-    }
-    Ok(body.freeze())
 }
 
 /// Percent-encodes a path of the namespace by component, behind a prefix: `/v1/data/climate/a%20b.nc`.

@@ -15,7 +15,8 @@ use percale_core::{ErrorCode, ObjectPath, Timestamp};
 use reqwest::Method;
 use reqwest::header::{ACCEPT, DATE};
 
-use crate::client::{Call, Client, Repeat, encode_component, encode_path, parse_json};
+use crate::answer::parse_json;
+use crate::client::{Call, Client, Repeat, encode_component, encode_path};
 use crate::error::{Error, ErrorKind};
 
 /// What a listing shows.

@@ -72,7 +72,7 @@ impl Events {
                 None => self.open().await,
             };
             let error = match response {
-                Ok(mut response) => match response.chunk().await {
+                Ok(mut response) => match self.client.piece(&self.operation(), &mut response).await {
                     Ok(Some(piece)) => {
                         attempts.progressed();
                         self.response = Some(response);
@@ -83,7 +83,7 @@ impl Events {
                         continue;
                     }
                     Ok(None) => self.junk("the site ended the stream"),
-                    Err(error) => Error::transport(self.operation(), error),
+                    Err(error) => error,
                 },
                 Err(error) => error,
             };

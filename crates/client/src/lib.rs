@@ -14,6 +14,7 @@
 //! Everything bulk travels as frames (`docs/design/frames.md`), every group of 1 MiB verified alone. Memory is bounded:
 //! a few megabytes for each stream, and for a tree one directory's listing on each level.
 
+mod answer;
 mod body;
 pub mod client;
 mod control;

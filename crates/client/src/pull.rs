@@ -15,6 +15,7 @@ use crate::error::{Error, ErrorKind, Retry};
 /// The answer to one pull, frame by frame.
 #[derive(Debug)]
 pub(crate) struct FrameStream {
+    client: Client,
     operation: Arc<str>,
     response: Response,
     decoder: Decoder,
@@ -28,7 +29,13 @@ impl FrameStream {
             .json(&Pull { items })
             .header(ACCEPT.as_str(), &format!("{}, {}", media::FRAMES, media::PROBLEM));
         let response = client.open_once(call).await?;
-        Ok(Self { operation: operation.into(), response, decoder: Decoder::new(), ended: false })
+        Ok(Self {
+            client: client.clone(),
+            operation: operation.into(),
+            response,
+            decoder: Decoder::new(),
+            ended: false,
+        })
     }
 
     /// Returns the next frame, or nothing behind the last one. A stream that was cut is an error, and so is one that the
@@ -43,7 +50,7 @@ impl FrameStream {
                 }
                 continue;
             }
-            match self.response.chunk().await {
+            match self.client.piece(&self.operation, &mut self.response).await {
                 Ok(Some(piece)) => self.decoder.feed(piece),
                 Ok(None) => {
                     return match self.decoder.finish() {
@@ -53,7 +60,7 @@ impl FrameStream {
                 }
                 // Whatever the transport says of its end, END was there.
                 Err(_) if self.ended => return Ok(None),
-                Err(error) => return Err(Error::transport(&*self.operation, error)),
+                Err(error) => return Err(error),
             }
         }
     }

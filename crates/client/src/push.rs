@@ -9,8 +9,9 @@ use percale_core::tree::{GROUP_SIZE, HashTree, RootHash, group_count, hash_group
 use percale_core::{ErrorCode, ObjectPath};
 use percale_mover::Encoder;
 
-use crate::body::{Pieces, body};
-use crate::client::{Client, parse_json, read_bytes};
+use crate::answer::parse_json;
+use crate::body::{Parts, Pieces, body};
+use crate::client::Client;
 use crate::error::{Error, ErrorKind, Retry};
 use crate::local::{Buffers, Source};
 use crate::progress::Progress;
@@ -134,14 +135,14 @@ async fn push_once(
     open: &[usize],
     progress: &Arc<Progress>,
 ) -> crate::Result<Vec<Sent>> {
-    let (pieces, closer, body) = body();
+    let Parts { pieces, closer, sent, body } = body();
     let producer = tokio::task::spawn_blocking({
         let (files, open, progress) = (files.clone(), open.to_vec(), progress.clone());
         move || produce(&files, &open, &pieces, &progress)
     });
     let sending = async {
-        let response = client.send_frames(operation, "/v1/frames/push", None, body).await?;
-        let body = read_bytes(operation, response, MAX_ANSWER).await?;
+        let response = client.send_frames(operation, "/v1/frames/push", None, body, &sent).await?;
+        let body = client.read_bytes(operation, response, MAX_ANSWER).await?;
         parse_json::<PushResults>(operation, &body)
     };
     let answer = sending.await;

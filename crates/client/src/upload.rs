@@ -17,8 +17,8 @@ use percale_mover::{Encoder, ReceivedGroups};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-use crate::body::{Pieces, body};
-use crate::client::{Client, read_bytes};
+use crate::body::{Parts, Pieces, body};
+use crate::client::Client;
 use crate::error::{Error, ErrorKind};
 use crate::local::{Buffers, Source};
 use crate::progress::{Active, Progress};
@@ -243,15 +243,15 @@ async fn send_all(shared: &Arc<Shared>, plan: &UploadPlan, positioned: bool) -> 
 
 /// One request: segments as frames until there are none left or its time is over.
 async fn stream(shared: &Arc<Shared>) -> crate::Result<()> {
-    let (pieces, closer, body) = body();
+    let Parts { pieces, closer, sent, body } = body();
     let producer = tokio::task::spawn_blocking({
         let shared = shared.clone();
         move || produce(&shared, &pieces)
     });
     let path = format!("/v1/uploads/{}/frames", shared.id);
     let sending = async {
-        let response = shared.client.send_frames(&shared.operation, &path, None, body).await?;
-        read_bytes(&shared.operation, response, 64 << 20).await.map(drop)
+        let response = shared.client.send_frames(&shared.operation, &path, None, body, &sent).await?;
+        shared.client.read_bytes(&shared.operation, response, 64 << 20).await.map(drop)
     };
     let answer = sending.await;
     closer.close();

@@ -275,7 +275,7 @@ async fn put_all(context: &Context, args: &TransferArgs, from: Vec<LocalPath>, t
             break;
         }
     }
-    reporter.finish(context, bar, whole?, args.error_on_noop)
+    reporter.finish(context, bar, whole?, args.error_on_noop).await
 }
 
 fn join(collection: &ObjectPath, local: &Path) -> Result<ObjectPath> {
@@ -340,7 +340,7 @@ async fn get_all(context: &Context, args: &TransferArgs, from: Vec<FabricPath>, 
             break;
         }
     }
-    reporter.finish(context, bar, whole?, args.error_on_noop)
+    reporter.finish(context, bar, whole?, args.error_on_noop).await
 }
 
 /// A copy within the fabric, which the site makes.

@@ -73,8 +73,8 @@ impl Reporter {
     }
 
     /// Says the sum and decides how the command ends.
-    pub fn finish(self, context: &Context, bar: Bar, report: Report, error_on_noop: bool) -> Result {
-        let took = bar.finish();
+    pub async fn finish(self, context: &Context, bar: Bar, report: Report, error_on_noop: bool) -> Result {
+        let took = bar.finish().await;
         let output = context.output;
         if let Some((path, file)) = &self.shared.file {
             let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
