@@ -106,12 +106,14 @@ impl Error {
         Self::new(ErrorKind::InvalidRequest, message)
     }
 
+    /// Ends the transaction, since it may be found after something was written.
     pub(crate) fn corrupt(message: impl Into<String>) -> Self {
-        Self::new(ErrorKind::Corrupt, message)
+        Self::new(ErrorKind::Corrupt, message).with_fault(Fault::Statement)
     }
 
+    /// Ends the transaction, as [`Error::corrupt`].
     pub(crate) fn internal(message: impl Into<String>) -> Self {
-        Self::new(ErrorKind::Internal, message)
+        Self::new(ErrorKind::Internal, message).with_fault(Fault::Statement)
     }
 
     pub(crate) fn unsupported(message: impl Into<String>) -> Self {

@@ -57,8 +57,8 @@ impl Change for Remember {
 
     async fn run<T: Tx>(&self, batch: &mut Batch<'_, T>) -> Result<Remembered> {
         let Self { key, hash } = self;
-        if key.key.is_empty() || key.key.len() > 255 {
-            return Err(Error::invalid("an idempotency key has 1 to 255 bytes"));
+        if key.key.is_empty() || key.key.len() > 255 || key.key.chars().any(char::is_control) {
+            return Err(Error::invalid("an idempotency key has 1 to 255 bytes and no control characters"));
         }
         let now = batch.now();
         let known = kept::answer(batch.tx, key).await?;

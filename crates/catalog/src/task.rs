@@ -163,6 +163,10 @@ impl Change for Submit {
                 "a task needs a kind of 1 to 40 bytes and a specification that is an object",
             ));
         }
+        let is_bad = |key: &String| key.is_empty() || key.len() > 255 || key.chars().any(char::is_control);
+        if new.idempotency_key.as_ref().is_some_and(is_bad) {
+            return Err(Error::invalid("an idempotency key has 1 to 255 bytes and no control characters"));
+        }
         let owner = actor(caller);
         let key = new.idempotency_key.as_deref();
         if let Some(key) = key

@@ -49,6 +49,12 @@ impl Change for Record {
     type Out = ();
 
     async fn run<T: Tx>(&self, batch: &mut Batch<'_, T>) -> Result<()> {
+        if self.0.label.as_ref().is_some_and(|label| label.len() > 255 || label.chars().any(char::is_control))
+        {
+            return Err(Error::invalid(
+                "the label of a token has at most 255 bytes and no control characters",
+            ));
+        }
         if kept::token(batch.tx, self.0.id).await?.is_some() {
             let message = format!("there is a token {} already", self.0.id);
             return Err(Error::new(ErrorKind::AlreadyExists { version: None }, message));

@@ -1,7 +1,8 @@
 //! Backup: everything as of one moment, while work goes on.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{BufReader, BufWriter, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use tokio::sync::mpsc;
@@ -106,6 +107,11 @@ enum Piece {
     End,
 }
 
+/// Makes a file for its owner only: sealed secrets lie in it.
+fn create(path: &Path) -> std::io::Result<File> {
+    OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(path)
+}
+
 fn write(to: &Path, mut pieces: mpsc::Receiver<Piece>) -> Result<()> {
     let path = partial(to);
     if to.exists() {
@@ -115,12 +121,12 @@ fn write(to: &Path, mut pieces: mpsc::Receiver<Piece>) -> Result<()> {
     let wrong = |error| io_error("write the backup", to, error);
     let mut hasher = blake3::Hasher::new();
     let mut rows = 0;
-    let mut file = BufWriter::with_capacity(1 << 20, File::create(&path).map_err(wrong)?);
+    let mut file = BufWriter::with_capacity(1 << 20, create(&path).map_err(wrong)?);
     let outcome = loop {
         let written = match pieces.blocking_recv() {
             Some(Piece::Begin) => {
                 (hasher, rows) = (blake3::Hasher::new(), 0);
-                File::create(&path).map(|new| file = BufWriter::with_capacity(1 << 20, new))
+                create(&path).map(|new| file = BufWriter::with_capacity(1 << 20, new))
             }
             Some(Piece::Lines(lines, count)) => {
                 hasher.update(&lines);

@@ -135,7 +135,7 @@ async fn one_change_that_cannot_be_does_not_hurt_the_others(site: Site) {
     let (bad, good) = tokio::join!(bad, futures::future::join_all(good));
     assert!(good.iter().all(Result::is_ok));
     if site.is_postgres() {
-        assert_eq!(kind(bad), ErrorKind::Internal);
+        assert_eq!(kind(bad), ErrorKind::InvalidRequest);
     }
     assert_eq!(site.names("/lab").await.len(), 20);
     site.assert_sound().await;

@@ -294,6 +294,8 @@ fn classify(code: &SqlState) -> (ErrorKind, Fault) {
         "53100" => (ErrorKind::NoSpace, Fault::Full),
         "XX001" | "XX002" => (ErrorKind::Corrupt, Fault::Statement),
         "28P01" | "28000" | "3D000" => (ErrorKind::InvalidConfiguration, Fault::Statement),
+        // A NUL in a text, which no name has but a cursor or key from outside may.
+        "22021" => (ErrorKind::InvalidRequest, Fault::Statement),
         "53200" | "57014" => (ErrorKind::Unavailable, Fault::Statement),
         code if code.starts_with("08") => (ErrorKind::Unavailable, Fault::Connection),
         _ => (ErrorKind::Internal, Fault::Statement),

@@ -1,6 +1,7 @@
 //! A connection, its statements and its errors.
 
 use std::future::{Future, ready};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -220,6 +221,12 @@ pub(super) fn open_writer(path: &Path) -> Result<(SqliteTx, u32)> {
     let lock =
         std::fs::OpenOptions::new().create(true).truncate(false).write(true).open(&lock_path).map_err(io)?;
     lock.lock().map_err(io)?;
+    // Sealed secrets and names of people lie in it. SQLite gives its other files the mode of this one.
+    let made = std::fs::OpenOptions::new().create_new(true).write(true).mode(0o600).open(path);
+    match made {
+        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => return Err(io(error)),
+        _ => {}
+    }
     let open = || -> rusqlite::Result<Connection> {
         let connection = Connection::open(path)?;
         connection.busy_timeout(BUSY_TIMEOUT)?;
