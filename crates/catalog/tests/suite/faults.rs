@@ -233,3 +233,87 @@ async fn a_full_disk_is_said_and_gets_over() {
     }
     Follower::of(&site).await.assert_same(&site).await;
 }
+
+/// What the wire does to the next commits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Cut {
+    No,
+    /// The commit reaches the server; its answer is lost.
+    Answer,
+    /// The commit is lost.
+    Commit,
+}
+
+/// Stands between a catalog and its database, and returns the port to use instead.
+async fn cutting_proxy(port: u16, cut: Arc<std::sync::Mutex<Cut>>) -> u16 {
+    let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    let own = listener.local_addr().unwrap().port();
+    tokio::spawn(async move {
+        while let Ok((client, _)) = listener.accept().await {
+            let server = tokio::net::TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+            tokio::spawn(relay(client, server, cut.clone()));
+        }
+    });
+    own
+}
+
+async fn relay(
+    mut client: tokio::net::TcpStream,
+    mut server: tokio::net::TcpStream,
+    cut: Arc<std::sync::Mutex<Cut>>,
+) {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let (mut up, mut down) = (vec![0; 1 << 16], vec![0; 1 << 16]);
+    loop {
+        tokio::select! {
+            read = client.read(&mut up) => {
+                let Ok(count @ 1..) = read else { return };
+                let is_commit = up[..count].windows(7).any(|bytes| bytes == b"COMMIT\0");
+                let now = if is_commit { std::mem::replace(&mut *cut.lock().unwrap(), Cut::No) } else { Cut::No };
+                if now == Cut::Commit {
+                    return;
+                }
+                if server.write_all(&up[..count]).await.is_err() {
+                    return;
+                }
+                if now == Cut::Answer {
+                    // It was carried out once the server says anything.
+                    let _ = server.read(&mut down).await;
+                    return;
+                }
+            }
+            read = server.read(&mut down) => {
+                let Ok(count @ 1..) = read else { return };
+                if client.write_all(&down[..count]).await.is_err() {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lost_answer_to_a_commit_is_asked_for_and_not_guessed() {
+    let Some(server) = tokio::task::spawn_blocking(percale_testkit::postgres::shared).await.unwrap() else {
+        return;
+    };
+    let url = tokio::task::spawn_blocking(|| server.database()).await.unwrap();
+    let port = url.rsplit(':').next().and_then(|rest| rest.split('/').next()).unwrap().to_owned();
+    let cut = Arc::new(std::sync::Mutex::new(Cut::No));
+    let own = cutting_proxy(port.parse().unwrap(), cut.clone()).await;
+    let site =
+        Site::open(CatalogConfig::new(url.replace(&format!(":{port}/"), &format!(":{own}/"))), None).await;
+    for n in 0..30 {
+        let before = site.catalog.position(site.space.id).await.unwrap();
+        *cut.lock().unwrap() = if n % 2 == 0 { Cut::Answer } else { Cut::Commit };
+        // Made again after it had been committed, this would be a name that is taken.
+        let made =
+            site.catalog.create_collection(&site.admin, &path(&format!("/lab/{n}")), false).await.unwrap();
+        assert_eq!(*cut.lock().unwrap(), Cut::No, "the wire was cut");
+        assert_eq!(made.position.seq, before.seq + 1, "once");
+        assert_eq!(site.catalog.position(site.space.id).await.unwrap(), made.position);
+        assert_eq!(site.stat(&format!("/lab/{n}")).await.unwrap(), made.entry);
+    }
+    site.assert_sound().await;
+    Follower::of(&site).await.assert_same(&site).await;
+}
