@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, RenameFlags, Statx};
 use rustix::io::Errno;
@@ -25,8 +26,9 @@ const FLUSH_EACH_UP_TO: usize = 8;
 /// Directories kept open within one batch.
 const OPEN_DIRS: usize = 256;
 
-/// How often publishing begins again because somebody removed a directory on its way.
-const RACES: u32 = 100;
+/// For how long publishing begins again because somebody removes the empty directories on its way. Who does that in a loop
+/// wins some hundred times in a row on a busy machine.
+const RACE_FOR: Duration = Duration::from_secs(5);
 
 /// The directories that one batch works in, and those that must be flushed at its end.
 struct Dirs<'a> {
@@ -190,7 +192,7 @@ impl Inner {
         let Some(from) = from.filter(|_| is_staged) else {
             return self.published_before(key, identity.as_ref());
         };
-        let mut races = 0;
+        let began = Instant::now();
         let to = loop {
             let errno = match dirs.make(parent) {
                 Ok((to, _)) => match rename_no_replace(&from, token.name(), &to, name, *mode) {
@@ -205,11 +207,19 @@ impl Inner {
             };
             match errno {
                 // The staged file is gone, or somebody removed the empty directory between these calls.
-                Errno::NOENT if races < RACES && statx_at(&from, token.name()).is_ok() => {
-                    dirs.forget_all();
-                    races += 1;
+                Errno::NOENT if statx_at(&from, token.name()).is_err() => {
+                    return self.published_before(key, identity.as_ref());
                 }
-                Errno::NOENT => return self.published_before(key, identity.as_ref()),
+                Errno::NOENT if began.elapsed() < RACE_FOR => {
+                    dirs.forget_all();
+                    std::thread::yield_now();
+                }
+                Errno::NOENT => {
+                    let detail = "somebody removes the collections above it again and again";
+                    return Err(Error::new(ErrorKind::Unavailable, Operation::Publish)
+                        .on(key)
+                        .detail(detail));
+                }
                 errno => return Err(wrong(errno)),
             }
         };
