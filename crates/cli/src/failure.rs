@@ -111,7 +111,7 @@ impl Failure {
         if self.0.is_broken_pipe { 0 } else { self.0.code.exit_code() }
     }
 
-    /// Returns the failure for programs; documented in `docs/cli.md`.
+    /// Returns the failure for programs.
     pub fn to_json(&self) -> serde_json::Value {
         let mut error = json!({
             "code": self.0.code.as_str(),

@@ -4,6 +4,8 @@ use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use bytes::{Bytes, BytesMut};
@@ -168,7 +170,20 @@ pub(crate) struct PartFile {
     part: PathBuf,
     destination: PathBuf,
     keep: bool,
+    behind: FlushBehind,
 }
+
+/// Flushing while more arrives, so that the disk works all the time and not only at the end.
+#[derive(Debug, Default)]
+struct FlushBehind {
+    written: AtomicU64,
+    running: Arc<AtomicBool>,
+    /// A fault of the disk is told only once, to whoever flushes first: it is kept here, and the lock is held meanwhile.
+    failed: Arc<Mutex<bool>>,
+}
+
+/// Bytes after which flushing begins.
+const FLUSH_EVERY: u64 = 64 << 20;
 
 impl PartFile {
     /// Opens the partial file, the one of an earlier attempt if there is one. Only one process may have it.
@@ -192,7 +207,13 @@ impl PartFile {
             fs::TryLockError::Error(error) => cannot(error),
         })?;
         reserve(&file, size).map_err(cannot)?;
-        Ok(Self { file, part, destination: destination.to_owned(), keep: true })
+        Ok(Self {
+            file,
+            part,
+            destination: destination.to_owned(),
+            keep: true,
+            behind: FlushBehind::default(),
+        })
     }
 
     /// Finds the groups that are there already, by hashing them: a group either is that of the wanted version or is
@@ -213,7 +234,27 @@ impl PartFile {
     pub fn write(&self, offset: u64, bytes: &[u8]) -> crate::Result<()> {
         self.file
             .write_all_at(bytes, offset)
-            .map_err(|error| Error::local("write a local file", &self.part, error))
+            .map_err(|error| Error::local("write a local file", &self.part, error))?;
+        let written = self.behind.written.fetch_add(bytes.len() as u64, Relaxed) + bytes.len() as u64;
+        if written >= FLUSH_EVERY && !self.behind.running.swap(true, Relaxed) {
+            self.behind.written.store(0, Relaxed);
+            self.flush_behind();
+        }
+        Ok(())
+    }
+
+    /// Flushes on another thread what was written so far.
+    fn flush_behind(&self) {
+        let (running, failed) = (self.behind.running.clone(), self.behind.failed.clone());
+        let (Ok(file), Ok(runtime)) = (self.file.try_clone(), tokio::runtime::Handle::try_current()) else {
+            return;
+        };
+        runtime.spawn_blocking(move || {
+            let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
+            *failed |= file.sync_data().is_err();
+            drop(failed);
+            running.store(false, Relaxed);
+        });
     }
 
     /// Flushes the bytes, gives the file its time and its name.
@@ -221,7 +262,11 @@ impl PartFile {
         let cannot = |error| Error::local("write a local file", &self.destination, error);
         set_mtime(&self.file, mtime).map_err(cannot)?;
         if flush {
+            let failed = self.behind.failed.lock().unwrap_or_else(PoisonError::into_inner);
             self.file.sync_all().map_err(cannot)?;
+            if *failed {
+                return Err(cannot(io::Error::other("the disk did not take what was written")));
+            }
         }
         rename(&self.part, &self.destination, overwrite).map_err(cannot)?;
         if flush {

@@ -13,6 +13,10 @@ use crate::context::Context;
 use crate::failure::{Failure, Result};
 use crate::output::{count, size, time};
 
+mod files;
+
+use files::FileFinding;
+
 /// `percale admin`
 #[derive(Debug, Subcommand)]
 pub enum AdminCommand {
@@ -20,7 +24,7 @@ pub enum AdminCommand {
     Backup(BackupArgs),
     /// Fill an empty catalogue from a backup
     Restore(RestoreArgs),
-    /// Check that the catalogue's rows agree with each other
+    /// Check that the catalogue's rows agree with each other, and with the files on the stores
     Fsck(FsckArgs),
 }
 
@@ -78,13 +82,17 @@ pub struct RestoreArgs {
 /// `percale admin fsck`
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Nothing is changed. Exit code 7 if something is wrong. Contents are checked by `percale check --deep`.
+Nothing is changed; the server may run. Exit code 7 if something is wrong. Contents are checked by `percale check --deep`.
 
 Examples:
   percale admin fsck
+  percale admin fsck --rows                    only the catalogue, not the stores
   percale admin fsck --state-dir /srv/percale
   percale admin fsck --json | jq -r .kind")]
 pub struct FsckArgs {
+    /// Only the catalogue's rows; do not look at the stores
+    #[arg(long)]
+    rows: bool,
     #[command(flatten)]
     server: ServerArgs,
 }
@@ -98,14 +106,14 @@ pub async fn run(command: AdminCommand, context: &Context) -> Result {
             tell(context, "checked", &file, &info)
         }
         AdminCommand::Backup(args) => {
-            let catalog = open(&args.server).await?;
+            let (catalog, _) = open(&args.server).await?;
             let info = context.interruptible(catalog.backup(&args.file)).await?;
             catalog.close().await;
             tell(context, "wrote", &args.file, &info.map_err(failure)?)
         }
         AdminCommand::Restore(args) => {
             context.confirm(&format!("Fill the catalogue from {}?", args.file.display()))?;
-            let catalog = open(&args.server).await?;
+            let (catalog, _) = open(&args.server).await?;
             // Not interruptible: half a catalogue helps nobody, and an orderly end is quick.
             let info = catalog.restore(&args.file).await;
             catalog.close().await;
@@ -113,36 +121,53 @@ pub async fn run(command: AdminCommand, context: &Context) -> Result {
             context.output.next("percale serve, then percale admin fsck");
             Ok(())
         }
-        AdminCommand::Fsck(args) => {
-            let catalog = open(&args.server).await?;
-            let findings = context.interruptible(catalog.fsck()).await?;
-            catalog.close().await;
-            let findings = findings.map_err(failure)?;
-            context.output.list(
-                &findings,
-                &["kind", "on", "what"],
-                |finding| finding.subject.clone(),
-                |finding| vec![finding.kind.to_owned(), finding.subject.clone(), finding.detail.clone()],
-            )?;
-            if findings.is_empty() {
-                context.output.talk("the catalogue's rows agree with each other");
-                return Ok(());
-            }
-            let message = format!("{} in the catalogue", count(findings.len() as u64, "fault"));
-            Err(Failure::new(ErrorCode::Integrity, message)
-                .with_hint("Make a backup before anything else, and report what was found."))
-        }
+        AdminCommand::Fsck(args) => fsck(args, context).await,
     }
 }
 
-async fn open(args: &ServerArgs) -> Result<Catalog> {
+async fn fsck(args: FsckArgs, context: &Context) -> Result {
+    let (catalog, state_dir) = open(&args.server).await?;
+    let look = async {
+        let rows = catalog.fsck().await.map_err(failure)?;
+        let mut findings: Vec<FileFinding> = rows
+            .into_iter()
+            .map(|finding| FileFinding {
+                kind: finding.kind,
+                subject: finding.subject,
+                detail: finding.detail,
+            })
+            .collect();
+        if !args.rows {
+            findings.extend(files::compare(&catalog, &state_dir).await?);
+        }
+        Ok(findings)
+    };
+    let findings: Result<Vec<FileFinding>> = context.interruptible(look).await?;
+    catalog.close().await;
+    let findings = findings?;
+    context.output.list(
+        &findings,
+        &["kind", "on", "what"],
+        |finding| finding.subject.clone(),
+        |finding| vec![finding.kind.to_owned(), finding.subject.clone(), finding.detail.clone()],
+    )?;
+    if findings.is_empty() {
+        context.output.talk("nothing is wrong");
+        return Ok(());
+    }
+    let message = format!("{} found", count(findings.len() as u64, "fault"));
+    Err(Failure::new(ErrorCode::Integrity, message)
+        .with_hint("Make a backup before anything else; `percale check --deep` looks at the contents."))
+}
+
+async fn open(args: &ServerArgs) -> Result<(Catalog, PathBuf)> {
     let flags = args.state_dir.iter().map(|path| ("site.state_dir".to_owned(), path.display().to_string()));
     let config = load(args.config.as_deref(), flags.collect())?.config;
     let url = config.catalog_url().map_err(|error| server_failure(&error))?;
     let mut catalog = CatalogConfig::new(url);
     catalog.pool_size = config.catalog.pool_size;
     catalog.retry_budget = config.catalog.retry_budget;
-    Catalog::open(&catalog).await.map_err(failure)
+    Ok((Catalog::open(&catalog).await.map_err(failure)?, config.site.state_dir))
 }
 
 fn failure(error: percale_catalog::Error) -> Failure {

@@ -153,6 +153,23 @@ fn the_server_shows_its_configuration_and_care_works_while_it_runs() {
     lab.write("a", b"1");
     lab.line("put a percale:/lab/a").ok();
     lab.run(["admin", "fsck", "--config", &config]).ok();
+    let store = lab.site.directory().join("store/lab");
+    fs::write(store.join("stranger"), "x").unwrap();
+    fs::rename(store.join("a"), store.join("b")).unwrap();
+    let findings = lab.run(["admin", "fsck", "--json", "--config", &config]).code(7).json_lines();
+    let found: Vec<_> =
+        findings.iter().map(|f| (f["kind"].as_str().unwrap(), f["subject"].as_str().unwrap())).collect();
+    let wanted = [
+        ("file_missing", "disk:lab/a"),
+        ("file_unknown", "disk:lab/b"),
+        ("file_unknown", "disk:lab/stranger"),
+    ];
+    assert_eq!(found, wanted);
+    lab.run(["admin", "fsck", "--rows", "--config", &config]).ok();
+    fs::rename(store.join("b"), store.join("a")).unwrap();
+    fs::remove_file(store.join("stranger")).unwrap();
+    lab.run(["admin", "fsck", "--config", &config]).ok();
+
     let backup = lab.path("backup.pcb").display().to_string();
     lab.run(["admin", "backup", "--config", &config, &backup]).ok();
     lab.run(["admin", "restore", "--verify", &backup]).ok();
