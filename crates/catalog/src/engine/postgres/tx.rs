@@ -259,6 +259,9 @@ impl Tx for PostgresTx {
 pub(super) fn convert_pool(error: PoolError) -> Error {
     match error {
         PoolError::Backend(error) => convert("connect", error),
+        PoolError::Closed => {
+            Error::new(ErrorKind::Unavailable, "the catalog is closed").with_fault(Fault::Statement)
+        }
         error => {
             let message = "cannot get a connection to the catalog's database";
             Error::new(ErrorKind::Unavailable, message).with_source(error).with_fault(Fault::Connection)
