@@ -151,11 +151,19 @@ fn is_hopeless(error: &Error) -> bool {
 
 /// Takes up the upload of an earlier run if the note of it still fits, or opens a new one.
 async fn open(client: &Client, plan: &UploadPlan, source: &Source) -> crate::Result<(StateFile, Upload)> {
-    let mut state = match &plan.state_dir {
-        Some(folder) => StateFile::open(folder, client.url().as_str(), &plan.target, &plan.local),
-        None => StateFile::none(),
-    };
-    if let Some(noted) = state.noted() {
+    let operation = format!("put {}", plan.target);
+    let (folder, url) = (plan.state_dir.clone(), client.url().to_string());
+    let (target, local) = (plan.target.clone(), plan.local.clone());
+    let opened = blocking(&operation, move || {
+        let mut state = match &folder {
+            Some(folder) => StateFile::open(folder, &url, &target, &local),
+            None => StateFile::none(),
+        };
+        let noted = state.noted();
+        Ok((state, noted))
+    });
+    let (mut state, noted) = opened.await?;
+    if let Some(noted) = noted {
         let fits = noted.fingerprint == source.fingerprint && noted.condition == plan.condition;
         match client.upload(noted.upload).await {
             Ok(upload) if fits && upload.size == source.size().0 && upload.path == plan.target => {
@@ -176,8 +184,12 @@ async fn open(client: &Client, plan: &UploadPlan, source: &Source) -> crate::Res
         mtime: Some(source.fingerprint.mtime()),
     };
     let upload = client.open_upload(&new).await?;
-    state.note(upload.id, source.fingerprint, plan.condition);
-    Ok((state, upload))
+    let (id, fingerprint, condition) = (upload.id, source.fingerprint, plan.condition);
+    let noted = blocking(&operation, move || {
+        state.note(id, fingerprint, condition);
+        Ok(state)
+    });
+    Ok((noted.await?, upload))
 }
 
 async fn send_and_commit(
