@@ -35,16 +35,19 @@ autovacuum_naptime = 10s
 log_min_messages = warning
 ";
 
-/// Ends the server when the test process ends, however it ends: then the pipe that it reads from closes. Ends itself with
-/// the server.
+/// Ends the server when the test process ends, however it ends: then the pipe that it reads from closes without a word, and
+/// the folder is removed too. A word means that the server is only stopped for now. Ends itself with the server.
 const SUPERVISOR: &str = r#"
+folder=$1
+shift
 exec 3<&0
 "$@" 3<&- &
 server=$!
-(read -r _ <&3; kill -QUIT $server) &
+(read -r _ <&3 || touch "$folder/ended"; kill -QUIT $server) &
 reader=$!
 wait $server
 kill $reader
+[ ! -e "$folder/ended" ] || rm -rf "$folder"
 "#;
 
 /// A server. Ended when dropped, or with the process.
@@ -197,7 +200,8 @@ impl Server {
         let mut postgres = unprivileged(&self.bin.join("postgres"));
         postgres.arg("-D").arg(self.data()).arg("-p").arg(self.port.to_string());
         let mut supervisor = Command::new("sh");
-        supervisor.args(["-c", SUPERVISOR, "sh"]).arg(postgres.get_program()).args(postgres.get_args());
+        supervisor.args(["-c", SUPERVISOR, "sh"]).arg(self.folder.path());
+        supervisor.arg(postgres.get_program()).args(postgres.get_args());
         let errors = log.try_clone().expect("cannot share a log");
         supervisor.stdin(Stdio::piped()).stdout(log).stderr(errors);
         self.supervisor = Some(supervisor.spawn().expect("cannot start a shell"));
@@ -253,10 +257,13 @@ impl Server {
         self.stop();
     }
 
-    /// Ends the server at once.
+    /// Ends the server at once. Its folder stays, for another start.
     fn stop(&mut self) {
         if let Some(mut supervisor) = self.supervisor.take() {
-            drop(supervisor.stdin.take());
+            if let Some(mut word) = supervisor.stdin.take() {
+                // It may have ended by itself.
+                let _ = word.write_all(b"stop\n");
+            }
             let _ = supervisor.wait();
         }
     }

@@ -32,7 +32,7 @@ pub struct Entry {
     pub kind: EntryKind,
     /// When it was made.
     pub created: Timestamp,
-    /// When it, or for a collection the list of its entries, last changed by a create, removal or publication in it.
+    /// When an object was last published; when a collection was made.
     pub modified: Timestamp,
     /// The current version of an object.
     pub content: Option<Content>,
