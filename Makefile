@@ -11,7 +11,7 @@ help: ## show this list
 	@sed -n 's/^\([a-z]*\):.*## /\1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r target text; do \
 	    printf 'make %-11s %s\n' "$$target" "$$text"; done
 
-demo: ## a federation of several sites on this machine
+demo: ## one site on this machine, with real scientific files, put through its paces
 	@scripts/bootstrap demo
 	@cargo build --release --package percale-cli
 	@target/release/percale demo $(ARGS)
