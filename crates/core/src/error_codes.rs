@@ -92,6 +92,10 @@ pub enum ErrorCode {
     CatalogUnavailable,
     /// Site unreachable: The request needs another site, for example the home site of the space, and that site cannot be reached from here now.
     SiteUnavailable,
+    /// Another site decides about this space: The site that was asked is not the home of the space, or was it until a moment ago.
+    NotHome,
+    /// Not a member of the fabric: The site that asks is not a member of this fabric, was removed from it, or showed another key than the known one.
+    SiteRefused,
     /// Copy is offline: The data exists, but every copy lies on a store that is away at the moment.
     Offline,
     /// Invalid configuration: A configuration file, an environment variable or a profile has a value that cannot be used. The message names the place.
@@ -152,6 +156,8 @@ impl ErrorCode {
         ErrorCode::StoreUnavailable,
         ErrorCode::CatalogUnavailable,
         ErrorCode::SiteUnavailable,
+        ErrorCode::NotHome,
+        ErrorCode::SiteRefused,
         ErrorCode::Offline,
         ErrorCode::InvalidConfiguration,
         ErrorCode::Partial,
@@ -205,6 +211,8 @@ impl ErrorCode {
             ErrorCode::StoreUnavailable => "store_unavailable",
             ErrorCode::CatalogUnavailable => "catalog_unavailable",
             ErrorCode::SiteUnavailable => "site_unavailable",
+            ErrorCode::NotHome => "not_home",
+            ErrorCode::SiteRefused => "site_refused",
             ErrorCode::Offline => "offline",
             ErrorCode::InvalidConfiguration => "invalid_configuration",
             ErrorCode::Partial => "partial",
@@ -259,6 +267,8 @@ impl ErrorCode {
             ErrorCode::StoreUnavailable => "Store unavailable",
             ErrorCode::CatalogUnavailable => "Catalog unavailable",
             ErrorCode::SiteUnavailable => "Site unreachable",
+            ErrorCode::NotHome => "Another site decides about this space",
+            ErrorCode::SiteRefused => "Not a member of the fabric",
             ErrorCode::Offline => "Copy is offline",
             ErrorCode::InvalidConfiguration => "Invalid configuration",
             ErrorCode::Partial => "Some items failed",
@@ -313,6 +323,8 @@ impl ErrorCode {
             ErrorCode::StoreUnavailable => 503,
             ErrorCode::CatalogUnavailable => 503,
             ErrorCode::SiteUnavailable => 503,
+            ErrorCode::NotHome => 421,
+            ErrorCode::SiteRefused => 403,
             ErrorCode::Offline => 503,
             ErrorCode::InvalidConfiguration => 500,
             ErrorCode::Partial => 207,
@@ -367,6 +379,8 @@ impl ErrorCode {
             ErrorCode::StoreUnavailable => 5,
             ErrorCode::CatalogUnavailable => 5,
             ErrorCode::SiteUnavailable => 5,
+            ErrorCode::NotHome => 5,
+            ErrorCode::SiteRefused => 4,
             ErrorCode::Offline => 5,
             ErrorCode::InvalidConfiguration => 2,
             ErrorCode::Partial => 6,
@@ -390,6 +404,7 @@ impl ErrorCode {
                 | ErrorCode::StoreUnavailable
                 | ErrorCode::CatalogUnavailable
                 | ErrorCode::SiteUnavailable
+                | ErrorCode::NotHome
                 | ErrorCode::Offline
                 | ErrorCode::WaitTimeout
                 | ErrorCode::Interrupted
@@ -499,6 +514,12 @@ impl ErrorCode {
             }
             ErrorCode::SiteUnavailable => {
                 "The request needs another site, for example the home site of the space, and that site cannot be reached from here now."
+            }
+            ErrorCode::NotHome => {
+                "The site that was asked is not the home of the space, or was it until a moment ago."
+            }
+            ErrorCode::SiteRefused => {
+                "The site that asks is not a member of this fabric, was removed from it, or showed another key than the known one."
             }
             ErrorCode::Offline => {
                 "The data exists, but every copy lies on a store that is away at the moment."
@@ -629,6 +650,10 @@ impl ErrorCode {
             }
             ErrorCode::SiteUnavailable => {
                 "Try again later. Bytes that were sent already are kept for the retry."
+            }
+            ErrorCode::NotHome => "Ask again; sites learn of a new home within seconds.",
+            ErrorCode::SiteRefused => {
+                "Compare what both sites know of each other. A site that was removed joins again as a new one, with an invitation."
             }
             ErrorCode::Offline => {
                 "Wait until the store is back; `percale ls -L` names it. To avoid this, ask for a second copy by policy."
