@@ -5,6 +5,7 @@
 pub mod access;
 pub mod digest_fields;
 pub mod entries;
+pub mod peer;
 pub mod problem;
 pub mod site;
 pub mod spaces;
@@ -32,6 +33,16 @@ pub mod fields {
     pub const TRACEPARENT: &str = "traceparent";
     /// Makes a repeated request have one effect (draft-ietf-httpapi-idempotency-key-header).
     pub const IDEMPOTENCY_KEY: &str = "idempotency-key";
+    /// Between sites: a signed statement of who asks (`docs/design/trust.md`).
+    pub const STATEMENT: &str = "percale-statement";
+    /// Between sites: the signed delegation of a task.
+    pub const DELEGATION: &str = "percale-delegation";
+    /// Between sites: the name of the site that a request is for, if it is to be passed on.
+    pub const TO: &str = "percale-to";
+    /// Between sites: the name of the site that passed a request on. One is the most.
+    pub const VIA: &str = "percale-via";
+    /// In answers between sites: the site's time, microseconds since 1970.
+    pub const TIME: &str = "percale-time";
 }
 
 /// Media types that are our own.

@@ -44,6 +44,11 @@ pub struct ClientOptions {
     /// Streams of one bulk transfer. Default 4, as many as a disk array and a long link like; more than the cores of
     /// both sides does no harm.
     pub streams: usize,
+    /// For calls between sites: what both prove themselves with (`docs/design/trust.md`). In place of `ca_file`.
+    pub site_tls: Option<rustls::ClientConfig>,
+    /// For calls between sites: a socket of this host whose connections lead to the site. The URL is then only a name, and
+    /// `http`, since whoever owns the socket has encrypted what is behind it.
+    pub socket: Option<PathBuf>,
 }
 
 impl ClientOptions {
@@ -57,6 +62,8 @@ impl ClientOptions {
             stall_timeout: Duration::from_secs(60),
             retry: RetryPolicy::default(),
             streams: 4,
+            site_tls: None,
+            socket: None,
         }
     }
 }
@@ -74,6 +81,8 @@ struct Inner {
     retry: RetryPolicy,
     streams: usize,
     stall_timeout: Duration,
+    /// Sent with every request besides its own.
+    headers: HeaderMap,
     /// Whether the site has ever answered.
     reached: Arc<AtomicBool>,
 }
@@ -179,7 +188,7 @@ impl Client {
         let is_loopback = is_loopback(&host);
         match base.scheme() {
             "https" => {}
-            "http" if options.token.is_none() || is_loopback => {}
+            "http" if options.token.is_none() || is_loopback || options.socket.is_some() => {}
             "http" => return Err(usage("a token is only sent over https".into())),
             _ => return Err(usage("it must begin with https://".into())),
         }
@@ -188,8 +197,11 @@ impl Client {
         if !base.path().ends_with('/') {
             base.set_path(&format!("{}/", base.path()));
         }
-        let tls = percale_trust::client_config(options.ca_file.as_deref())
-            .map_err(|error| usage(error.to_string()).with_source(error))?;
+        let tls = match options.site_tls {
+            Some(tls) => tls,
+            None => percale_trust::client_config(options.ca_file.as_deref())
+                .map_err(|error| usage(error.to_string()).with_source(error))?,
+        };
         let mut headers = HeaderMap::new();
         if let Some(token) = &options.token {
             let mut value = HeaderValue::from_str(&format!("Bearer {}", token.expose().trim()))
@@ -211,6 +223,9 @@ impl Client {
         if is_loopback {
             builder = builder.no_proxy();
         }
+        if let Some(socket) = options.socket {
+            builder = builder.unix_socket(socket).no_proxy();
+        }
         let http = builder.build().map_err(|error| usage(error.to_string()))?;
         let streams = options.streams.clamp(1, 64);
         Ok(Self {
@@ -220,9 +235,47 @@ impl Client {
                 retry: options.retry,
                 streams,
                 stall_timeout: options.stall_timeout,
+                headers: HeaderMap::new(),
                 reached: Arc::default(),
             }),
         })
+    }
+
+    /// Returns a client that shares the connections and sends these fields with every request.
+    pub fn with_headers(&self, headers: HeaderMap) -> Self {
+        let Inner { http, base, retry, streams, stall_timeout, reached, .. } = &*self.inner;
+        let (http, base, reached) = (http.clone(), base.clone(), reached.clone());
+        let (retry, streams, stall_timeout) = (*retry, *streams, *stall_timeout);
+        Self { inner: Arc::new(Inner { http, base, retry, streams, stall_timeout, headers, reached }) }
+    }
+
+    /// Returns a client that shares the connections and retries in another way.
+    pub fn with_retry(&self, retry: RetryPolicy) -> Self {
+        let Inner { http, base, streams, stall_timeout, headers, reached, .. } = &*self.inner;
+        let (http, base, reached) = (http.clone(), base.clone(), reached.clone());
+        let (headers, streams, stall_timeout) = (headers.clone(), *streams, *stall_timeout);
+        Self { inner: Arc::new(Inner { http, base, retry, streams, stall_timeout, headers, reached }) }
+    }
+
+    /// Passes a request on as it is and returns the answer before its body; nothing is repeated. Between sites only.
+    ///
+    /// # Errors
+    /// The site could not be reached, or did not answer in time. Any answer is a success.
+    pub async fn pass_on(
+        &self,
+        method: Method,
+        path_and_query: &str,
+        headers: HeaderMap,
+        body: reqwest::Body,
+    ) -> crate::Result<Response> {
+        let operation = format!("pass {method} {path_and_query} on");
+        let url = self.inner.base.join(path_and_query.trim_start_matches('/')).map_err(|error| {
+            Error::new(ErrorKind::Usage, ErrorCode::InvalidRequest, &operation, error.to_string())
+        })?;
+        let request =
+            self.inner.http.request(method, url).headers(headers).headers(self.inner.headers.clone());
+        let send = request.body(body).send();
+        send.await.map_err(|error| Error::transport(&operation, error))
     }
 
     /// Returns the site's URL, with a slash at its end.
@@ -292,6 +345,12 @@ impl Client {
         self.finish(&call.operation, request, &trace, None).await
     }
 
+    /// Sends a call once and returns the answer before its body, whatever its status.
+    pub(crate) async fn open_any(&self, call: Call) -> crate::Result<Response> {
+        let (request, trace) = self.request(&call)?;
+        self.answered(&call.operation, request, None).await.map_err(|error| error.with_trace(&trace))
+    }
+
     /// Sends a stream of frames, once.
     pub(crate) async fn send_frames(
         &self,
@@ -338,6 +397,7 @@ impl Client {
             .inner
             .http
             .request(call.method.clone(), url)
+            .headers(self.inner.headers.clone())
             .headers(call.headers.clone())
             .header(fields::TRACEPARENT, traceparent);
         if !call.headers.contains_key(ACCEPT) {

@@ -7,6 +7,8 @@
 //! | [`put`] | local files and trees into the fabric |
 //! | [`get`] | objects and trees out of the fabric |
 //! | [`read`] | verified bytes of one object as a stream |
+//! | [`pull`] | frames as they come, for whoever stores them itself |
+//! | [`peer`] | calls between sites |
 //! | [`events`] | what changes in a space, as it happens |
 //! | [`progress`] | how far a transfer is, for whoever shows it |
 //! | [`error`] | [`Error`] |
@@ -22,8 +24,9 @@ pub mod error;
 pub mod events;
 pub mod get;
 mod local;
+pub mod peer;
 pub mod progress;
-mod pull;
+pub mod pull;
 mod push;
 pub mod put;
 pub mod read;

@@ -14,7 +14,7 @@ use crate::error::{Error, ErrorKind, Retry};
 
 /// The answer to one pull, frame by frame.
 #[derive(Debug)]
-pub(crate) struct FrameStream {
+pub struct FrameStream {
     client: Client,
     operation: Arc<str>,
     response: Response,
@@ -23,7 +23,10 @@ pub(crate) struct FrameStream {
 }
 
 impl FrameStream {
-    /// Asks once; whoever reads the frames knows what to ask for again.
+    /// Asks once; whoever reads the frames knows what to ask for again. `operation` completes "cannot …".
+    ///
+    /// # Errors
+    /// As the site answers.
     pub async fn open(client: &Client, operation: &str, items: Vec<PullItem>) -> crate::Result<Self> {
         let call = Call::new(operation, Method::POST, "/v1/frames/pull")
             .json(&Pull { items })
@@ -40,6 +43,9 @@ impl FrameStream {
 
     /// Returns the next frame, or nothing behind the last one. A stream that was cut is an error, and so is one that the
     /// server ended with ERROR.
+    ///
+    /// # Errors
+    /// As above.
     pub async fn next(&mut self) -> crate::Result<Option<Frame>> {
         loop {
             if let Some(frame) = self.decoder.next().map_err(|error| self.broken(error))? {
@@ -76,7 +82,7 @@ impl FrameStream {
 }
 
 /// Reads the problem of a FAIL or ERROR frame.
-pub(crate) fn parse_problem(operation: &str, json: &[u8]) -> Error {
+pub fn parse_problem(operation: &str, json: &[u8]) -> Error {
     match serde_json::from_slice::<Problem>(json) {
         Ok(problem) => Error::problem(operation, problem),
         Err(error) => {
@@ -87,7 +93,10 @@ pub(crate) fn parse_problem(operation: &str, json: &[u8]) -> Error {
 }
 
 /// Reads the description of an item.
-pub(crate) fn parse_item(operation: &str, json: &[u8]) -> crate::Result<PulledItem> {
+///
+/// # Errors
+/// It is not one.
+pub fn parse_item(operation: &str, json: &[u8]) -> crate::Result<PulledItem> {
     serde_json::from_slice(json).map_err(|error| {
         let detail = format!("the site sent an item that is not understood: {error}");
         Error::new(ErrorKind::Protocol, ErrorCode::Internal, operation, detail).with_source(error)

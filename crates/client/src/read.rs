@@ -72,12 +72,31 @@ impl Client {
         })
     }
 
-    /// Fetches the tree of a content and compares it with what the catalog says.
-    pub(crate) async fn verified_tree(
+    /// Opens a range of a version whose tree is known already; whole groups only are read, so a range that lies on their
+    /// borders gives whole groups.
+    pub fn read_known(
         &self,
         path: &ObjectPath,
         content: &Content,
-    ) -> crate::Result<HashTree> {
+        tree: Option<HashTree>,
+        range: ByteRange,
+    ) -> Reader {
+        Reader {
+            client: self.clone(),
+            operation: format!("read {path}").into(),
+            path: path.clone(),
+            content: content.clone(),
+            tree,
+            rest: range,
+            stream: None,
+        }
+    }
+
+    /// Fetches the tree of a content and compares it with what the catalog says.
+    ///
+    /// # Errors
+    /// As the server answers; `integrity` if it is another tree.
+    pub async fn verified_tree(&self, path: &ObjectPath, content: &Content) -> crate::Result<HashTree> {
         let tree = self.tree(path, Some(content.version)).await?;
         if Some(tree.root()) == content.root && tree.size().0 == content.size {
             return Ok(tree);

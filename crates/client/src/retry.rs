@@ -22,6 +22,13 @@ pub struct RetryPolicy {
     pub longest_pause: Duration,
 }
 
+impl RetryPolicy {
+    /// Never repeats: whoever calls does that, with what it knows.
+    pub fn never() -> Self {
+        Self { give_up_after: Duration::ZERO, first_contact: Duration::ZERO, ..Self::default() }
+    }
+}
+
 impl Default for RetryPolicy {
     fn default() -> Self {
         Self {

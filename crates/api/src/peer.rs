@@ -1,0 +1,360 @@
+//! What sites say to each other under `/v1/peer/` (`docs/design/federation.md`), and what administrators see of it.
+
+use percale_core::access::{Caller, Identity};
+use percale_core::digest::Digest;
+use percale_core::ids::{EntryId, SiteId, SpaceId, StoreId, VersionId};
+use percale_core::path::SpaceName;
+use percale_core::state::ReplicaState;
+use percale_core::tree::RootHash;
+use percale_core::{ByteCount, ObjectPath, Position, Timestamp};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+use uuid::Uuid;
+
+use crate::Problem;
+use crate::spaces::{Layout, StoreState};
+
+/// Whether a site takes part.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum MemberState {
+    /// It does.
+    Active,
+    /// It does, but gets no new copies.
+    Drained,
+    /// Not any more, for good.
+    Removed,
+}
+
+/// A member of the fabric, as the roster tells it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Member {
+    /// The site's id.
+    #[schema(value_type = String, format = "uuid")]
+    pub id: SiteId,
+    /// Its name, unique among active members.
+    pub name: String,
+    /// Its public key, hexadecimal.
+    pub key: String,
+    /// Its key before the last change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub old_key: Option<String>,
+    /// Until when the old key is accepted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, format = "date-time")]
+    pub old_key_until: Option<Timestamp>,
+    /// Where it can be reached.
+    pub urls: Vec<String>,
+    /// Whether others can dial it.
+    pub is_dialable: bool,
+    /// Issuers of tokens that it vouches for, besides its own.
+    #[serde(default)]
+    pub issuers: Vec<String>,
+    /// Whether it takes part.
+    pub state: MemberState,
+    /// When this was last changed.
+    #[schema(value_type = String, format = "date-time")]
+    pub changed: Timestamp,
+    /// By which site.
+    #[schema(value_type = String, format = "uuid")]
+    pub changed_by: SiteId,
+}
+
+/// All members that a site knows, itself included.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Roster {
+    /// The members.
+    pub members: Vec<Member>,
+}
+
+/// A site proves an invitation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Join {
+    /// The site that joins, as it wants to be known.
+    pub member: Member,
+    /// Proof that it has the invitation's secret, bound to its key: hexadecimal.
+    pub proof: String,
+}
+
+/// Asks for an invitation.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewInvitation {
+    /// For how many seconds it is good; a day if absent, at most 30 days.
+    #[serde(default)]
+    pub life_s: Option<u64>,
+}
+
+/// An invitation that was made. It is shown once.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Invitation {
+    /// The line to hand over.
+    pub invitation: String,
+    /// When it ends.
+    #[schema(value_type = String, format = "date-time")]
+    pub expires: Timestamp,
+}
+
+/// Joins a fabric with an invitation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Accept {
+    /// The line that was handed over.
+    pub invitation: String,
+}
+
+/// A site as its administrators see it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct SiteStatus {
+    /// What the roster says.
+    #[serde(flatten)]
+    pub member: Member,
+    /// Whether it is the site that answers.
+    pub is_self: bool,
+    /// Whether requests get through now: `direct`, `reverse` (it dialled us), `relay`, or `unreachable`.
+    pub route: String,
+    /// When it last answered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, format = "date-time")]
+    pub seen: Option<Timestamp>,
+    /// Round trip of the last exchange, in milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rtt_ms: Option<f64>,
+    /// How far its clock is ahead of ours, in milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clock_ms: Option<f64>,
+    /// Why the last exchange failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fault: Option<String>,
+}
+
+/// Asks a home for what is new.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Changes {
+    /// Where the follower stands in each space that it follows.
+    pub positions: Vec<Position>,
+    /// A fingerprint of what the follower knows of the home's stores and spaces; another one is answered with the lists.
+    #[serde(default)]
+    pub known: Option<String>,
+    /// How long to wait if nothing is new, in seconds, at most 30.
+    #[serde(default)]
+    pub wait_s: u32,
+}
+
+/// A record of a journal.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct JournalRecord {
+    /// Its place.
+    pub position: Position,
+    /// When, by the home's database.
+    pub at_us: i64,
+    /// Who caused it.
+    pub actor: String,
+    /// What kind of change.
+    pub kind: String,
+    /// The version of the body's form.
+    pub v: u32,
+    /// The change.
+    pub body: serde_json::Value,
+}
+
+/// What is new in one space.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SpaceChanges {
+    /// The space.
+    pub space: SpaceId,
+    /// Records behind the follower's position, in order.
+    #[serde(default)]
+    pub records: Vec<JournalRecord>,
+    /// Whether the position cannot be continued: the follower begins from a snapshot.
+    #[serde(default)]
+    pub is_gone: bool,
+}
+
+/// A space at its home.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HomeSpace {
+    /// Its id.
+    pub id: SpaceId,
+    /// Its name.
+    pub name: SpaceName,
+    /// The end of its journal.
+    pub position: Position,
+}
+
+/// A store of another site.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PeerStore {
+    /// Its id.
+    pub id: StoreId,
+    /// Its name at its site.
+    pub name: String,
+    /// How it keeps files.
+    pub layout: Layout,
+    /// Whether it takes new data.
+    pub state: StoreState,
+}
+
+/// What is new at a home.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Changed {
+    /// The spaces in which something is new.
+    pub spaces: Vec<SpaceChanges>,
+    /// All spaces at home there, if the follower's fingerprint was another.
+    #[serde(default)]
+    pub homes: Option<Vec<HomeSpace>>,
+    /// All stores there, if the follower's fingerprint was another.
+    #[serde(default)]
+    pub stores: Option<Vec<PeerStore>>,
+    /// The fingerprint of both lists.
+    pub known: String,
+    /// The home's time when it answered, for comparing clocks.
+    pub now_us: i64,
+}
+
+/// What must be at a path for a publication.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PublishCondition {
+    /// Nothing.
+    New,
+    /// An object with this version.
+    Match(VersionId),
+    /// An object.
+    Existing,
+    /// Nothing or an object.
+    Any,
+}
+
+/// A new version whose bytes lie at the asking site.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Publication {
+    /// Its id: asked again, the answer is the same.
+    pub id: Uuid,
+    /// Where.
+    pub path: ObjectPath,
+    /// Whether missing collections above are made.
+    pub parents: bool,
+    /// What must be there.
+    pub condition: PublishCondition,
+    /// Bytes.
+    pub size: ByteCount,
+    /// The root of its hash tree.
+    pub root: RootHash,
+    /// When its owner last modified it.
+    pub mtime_us: Option<i64>,
+    /// Further digests.
+    #[serde(default)]
+    pub digests: Vec<Digest>,
+    /// The store that has the bytes.
+    pub store: StoreId,
+    /// Where they lie.
+    pub key: String,
+    /// What tells them from the next content.
+    #[serde(default)]
+    pub generation: Option<String>,
+}
+
+/// New versions of one user.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Publish {
+    /// On whose behalf, as the asking site sees it crossing to the home.
+    pub caller: Caller,
+    /// The publications.
+    pub items: Vec<Publication>,
+    /// Publications that were given up and must never become visible.
+    #[serde(default)]
+    pub abandoned: Vec<Uuid>,
+}
+
+/// A publication that the home committed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Published {
+    /// Where the object is.
+    pub path: ObjectPath,
+    /// The object.
+    pub entry: EntryId,
+    /// Its new version.
+    pub version: VersionId,
+    /// The journal behind it.
+    pub position: Position,
+    /// Whether there was no object before.
+    pub created: bool,
+}
+
+/// What became of one item: a value, or a problem.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome<T> {
+    /// It was done.
+    Done(T),
+    /// It was not.
+    Failed(Problem),
+}
+
+/// What became of publications, in the order in which they were sent; then of the abandoned ones: those that were
+/// committed before they were given up.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PublishAnswer {
+    /// The publications.
+    pub items: Vec<Outcome<Published>>,
+    /// The abandoned ones; null for those that never will be.
+    #[serde(default)]
+    pub abandoned: Vec<Option<Published>>,
+}
+
+/// A copy at the asking site.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CopyReport {
+    /// The id of a new copy's arrival; none for the state of one that is known.
+    #[serde(default)]
+    pub arrival: Option<Uuid>,
+    /// The space.
+    pub space: SpaceId,
+    /// The version.
+    pub version: VersionId,
+    /// The store.
+    pub store: StoreId,
+    /// Where it lies; new copies only.
+    #[serde(default)]
+    pub key: Option<String>,
+    /// Its state.
+    pub state: ReplicaState,
+    /// What tells its content from the next.
+    #[serde(default)]
+    pub generation: Option<String>,
+    /// The root of its hash tree, if it was hashed.
+    #[serde(default)]
+    pub root: Option<RootHash>,
+    /// Whether its bytes were looked at for this report.
+    #[serde(default)]
+    pub is_checked: bool,
+}
+
+/// Copies at the asking site.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CopyReports {
+    /// Who caused them, for the journal.
+    pub actor: Option<Identity>,
+    /// The copies.
+    pub items: Vec<CopyReport>,
+}
+
+/// What the home made of a copy.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CopyAnswer {
+    /// It is noted, at this position.
+    Noted(Position),
+    /// The store has a copy of this version at another key: this one is too many.
+    Known(String),
+    /// The version, or the copy, is no longer wanted.
+    Gone,
+}
+
+/// What became of reports, in their order.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct CopyAnswers {
+    /// The answers.
+    pub items: Vec<Outcome<CopyAnswer>>,
+}

@@ -1,0 +1,107 @@
+//! Calls between sites (`docs/design/federation.md`).
+
+use bytes::Bytes;
+use percale_api::peer::{Changed, Changes, CopyAnswers, CopyReports, Join, Publish, PublishAnswer, Roster};
+use percale_core::ErrorCode;
+use percale_core::ids::SpaceId;
+use reqwest::header::{CONNECTION, UPGRADE};
+use reqwest::{Method, Response, StatusCode};
+
+use crate::client::{Call, Client, Repeat};
+use crate::error::{Error, ErrorKind};
+
+/// A connection that has left HTTP, both ways.
+pub type Upgraded = reqwest::Upgraded;
+
+/// The rows of a space, as they arrive.
+#[derive(Debug)]
+pub struct SnapshotStream {
+    client: Client,
+    response: Response,
+}
+
+impl SnapshotStream {
+    /// Returns the next bytes, or nothing at the end.
+    ///
+    /// # Errors
+    /// The connection broke or stood still.
+    pub async fn next(&mut self) -> crate::Result<Option<Bytes>> {
+        self.client.piece("read a snapshot", &mut self.response).await
+    }
+}
+
+impl Client {
+    /// Proves an invitation; the answer is the roster with this site in it.
+    ///
+    /// # Errors
+    /// As the site answers; `invalid_request` for an invitation that is used up, expired or altered.
+    pub async fn peer_join(&self, join: &Join) -> crate::Result<Roster> {
+        let call = Call::new("join the fabric", Method::POST, "/v1/peer/join").json(join);
+        self.json(call.repeat(Repeat::Safe)).await
+    }
+
+    /// Exchanges rosters.
+    ///
+    /// # Errors
+    /// As the site answers.
+    pub async fn peer_roster(&self, roster: &Roster) -> crate::Result<Roster> {
+        let call = Call::new("exchange rosters", Method::POST, "/v1/peer/roster").json(roster);
+        self.json(call.repeat(Repeat::Safe)).await
+    }
+
+    /// Asks for what is new at a home.
+    ///
+    /// # Errors
+    /// As the site answers.
+    pub async fn peer_changes(&self, changes: &Changes) -> crate::Result<Changed> {
+        let call = Call::new("ask for journal records", Method::POST, "/v1/peer/changes").json(changes);
+        self.json(call.repeat(Repeat::Safe)).await
+    }
+
+    /// Asks for all rows of a space.
+    ///
+    /// # Errors
+    /// As the site answers.
+    pub async fn peer_snapshot(&self, space: SpaceId) -> crate::Result<SnapshotStream> {
+        let call = Call::new("ask for a snapshot", Method::GET, format!("/v1/peer/snapshot/{space}"));
+        let response = self.open_once(call).await?;
+        Ok(SnapshotStream { client: self.clone(), response })
+    }
+
+    /// Asks the home to make versions whose bytes lie here.
+    ///
+    /// # Errors
+    /// As the site answers; what is the matter with one item is in the answer.
+    pub async fn peer_publish(&self, publish: &Publish) -> crate::Result<PublishAnswer> {
+        let call = Call::new("publish at the home site", Method::POST, "/v1/peer/publish").json(publish);
+        self.json(call.repeat(Repeat::Safe)).await
+    }
+
+    /// Tells the home about copies that lie here.
+    ///
+    /// # Errors
+    /// As [`Client::peer_publish`].
+    pub async fn peer_copies(&self, copies: &CopyReports) -> crate::Result<CopyAnswers> {
+        let call = Call::new("report copies to the home site", Method::POST, "/v1/peer/copies").json(copies);
+        self.json(call.repeat(Repeat::Safe)).await
+    }
+
+    /// Turns a connection into one of another protocol.
+    ///
+    /// # Errors
+    /// The site does not switch.
+    pub async fn upgrade(&self, path: &str, protocol: &'static str) -> crate::Result<Upgraded> {
+        let operation = format!("open a {protocol} connection");
+        let call = Call::new(&operation, Method::GET, path)
+            .header(CONNECTION.as_str(), "upgrade")
+            .header(UPGRADE.as_str(), protocol);
+        let response = self.open_any(call).await?;
+        if response.status() != StatusCode::SWITCHING_PROTOCOLS {
+            return Err(self.problem(&operation, response).await);
+        }
+        response.upgrade().await.map_err(|error| {
+            Error::new(ErrorKind::Connection, ErrorCode::SiteUnavailable, operation, error.to_string())
+                .with_source(error)
+        })
+    }
+}
