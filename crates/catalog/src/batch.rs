@@ -122,6 +122,8 @@ struct Pending {
     /// Whether one of `versions` has copies that were not made garbage.
     has_former_copies: bool,
     garbage: Vec<GarbageRow>,
+    /// Versions that lost a copy of which no garbage was made: nothing may be left of them.
+    versions_less: Vec<(i64, VersionId)>,
     intents_new: BTreeMap<IntentId, Arc<StoredIntent>>,
     intents_gone: Vec<IntentId>,
     grants_gone: Vec<(i64, u64)>,
@@ -204,6 +206,9 @@ impl<'a, T: Tx> Batch<'a, T> {
             }
             let granted = granted.iter().flat_map(|grants| grants.iter());
             decide(caller, permission, path, granted.map(|grant| (&grant.subject, grant.permission)))?;
+        }
+        if permission != Permission::Read {
+            walk.space.require_home()?;
         }
         if permission == Permission::Write && walk.space.space.state != SpaceState::Active {
             let message = format!("cannot change {path}: the space {} is read-only", walk.space.space.name);
@@ -465,7 +470,7 @@ impl<'a, T: Tx> Batch<'a, T> {
         self.taken.remove(&(st, key.to_owned()));
     }
 
-    /// Tells whether anything has a key on a store: a copy, an intent or garbage.
+    /// Tells whether anything has a key on a store: a copy, an intent, garbage or an arrival.
     pub async fn is_taken(&mut self, st: i64, key: &str) -> Result<bool> {
         let slot = (st, key.to_owned());
         if let Some(taken) = self.taken.get(&slot) {

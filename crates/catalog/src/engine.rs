@@ -61,7 +61,7 @@ pub(crate) trait Tx: Send + Sync {
     fn prepare(&self, statements: &[&Sql]) -> impl Future<Output = Result<()>> + Send;
 
     /// Takes places of a space's journal and writes records there. Returns the number of the last and the term, or
-    /// nothing if the space is gone. Locks the space's row.
+    /// nothing if the space is gone or has another home. Locks the space's row.
     fn append(
         &self,
         sp: i64,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use percale_core::ErrorCode;
 use percale_core::access::Denied;
-use percale_core::ids::VersionId;
+use percale_core::ids::{SiteId, VersionId};
 
 /// What the catalog's functions return.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -43,6 +43,13 @@ pub enum ErrorKind {
     Denied(Denied),
     /// The space or store takes no writes.
     ReadOnly,
+    /// Another site decides about the space or owns the store.
+    Foreign {
+        /// That site.
+        home: SiteId,
+    },
+    /// What another site sent does not agree with the rows that are here: they cannot be trusted.
+    DoesNotFit,
     /// The lease is gone, lapsed, or another holder has it.
     LeaseExpired,
     /// A parameter is outside its limits.
@@ -75,8 +82,10 @@ pub enum Retry {
 /// What a database engine reported, so that a batch knows whether to begin again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// Lost a race that a repetition decides: unique violation, deadlock, serialisation failure.
+    /// Lost a race that a repetition decides: deadlock, serialisation failure, or what was looked at has changed.
     Race,
+    /// Met a row with the same key, which a repetition sees.
+    Unique,
     /// The connection is gone and the transaction with it.
     Connection,
     /// No room is left.
@@ -116,6 +125,11 @@ impl Error {
         Self::new(ErrorKind::Internal, message).with_fault(Fault::Statement)
     }
 
+    /// Ends the transaction, as [`Error::corrupt`].
+    pub(crate) fn does_not_fit(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::DoesNotFit, message).with_fault(Fault::Statement)
+    }
+
     pub(crate) fn unsupported(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Unsupported, message)
     }
@@ -149,7 +163,9 @@ impl Error {
     pub fn retry(&self) -> Retry {
         match self.kind {
             _ if self.exhausted => Retry::Exhausted,
-            ErrorKind::Unavailable | ErrorKind::Conflict { .. } => Retry::Temporary,
+            ErrorKind::Unavailable | ErrorKind::Conflict { .. } | ErrorKind::Foreign { .. } => {
+                Retry::Temporary
+            }
             _ => Retry::Permanent,
         }
     }
@@ -171,6 +187,8 @@ impl Error {
             ErrorKind::Denied(Denied::NoGrant { may_read: false, .. }) => ErrorCode::NotFound,
             ErrorKind::Denied(_) => ErrorCode::Forbidden,
             ErrorKind::ReadOnly => ErrorCode::ReadOnly,
+            ErrorKind::Foreign { .. } => ErrorCode::NotHome,
+            ErrorKind::DoesNotFit => ErrorCode::Integrity,
             ErrorKind::LeaseExpired => ErrorCode::LeaseExpired,
             ErrorKind::InvalidRequest => ErrorCode::InvalidRequest,
             ErrorKind::Unavailable => ErrorCode::CatalogUnavailable,

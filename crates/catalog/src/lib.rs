@@ -41,7 +41,8 @@ pub use error::{Error, ErrorKind, Result, Retry};
 pub use model::*;
 pub use publish::MAX_PUBLISH;
 pub use record::{
-    CreatedItem, GrantItem, MovedItem, PublishedItem, RecordChange, RemovedItem, ReplicaItem, SpaceBody,
+    CreatedItem, GrantItem, MovedItem, PublishedItem, RecordChange, RemovedItem, ReplicaItem,
+    ReplicaRemovedItem, SpaceBody,
 };
 
 /// For how long a request counts as in progress without an answer. After that its idempotency key may begin again,

@@ -167,6 +167,7 @@ async fn prepare_one<T: Tx>(
     let base = check_condition(wanted, &walk)?;
     prove_lease(batch, wanted.lease, wanted.fence).await?;
     let store = batch.store(wanted.store).await?;
+    crate::store::own(&store)?;
     if store.store.state != StoreState::Online {
         let message = format!("cannot write {path}: the store {} is {}", store.store.name, store.store.state);
         return Err(Error::new(ErrorKind::ReadOnly, message));
@@ -333,6 +334,7 @@ async fn commit_one<T: Tx>(batch: &mut Batch<'_, T>, commit: &Commit) -> Result<
     let IntentRow { intent, name, parent, .. } = row;
     prove_lease(batch, row.lease, row.fence).await?;
     let space = batch.space(sp).await?;
+    space.require_home()?;
     if space.is_removed || space.space.state != SpaceState::Active {
         let message = format!("cannot publish '{name}': the space {} takes no writes", space.space.name);
         return Err(Error::new(ErrorKind::ReadOnly, message));
@@ -406,7 +408,7 @@ async fn commit_one<T: Tx>(batch: &mut Batch<'_, T>, commit: &Commit) -> Result<
         replica: ReplicaItem::new(&replica, None),
         digests: content.digests,
     };
-    batch.add_replica(ReplicaRow { sp, st, entry: entry.id, replica });
+    batch.add_replica(ReplicaRow { sp, st, entry: entry.id, is_own: true, replica });
     batch.end_intent(commit.intent);
     Ok(Decided { sp, actor: body.actor.clone(), item, path })
 }

@@ -27,6 +27,7 @@ pub(crate) mod kind {
     pub const ENTRIES_MOVED: &str = "entries.moved";
     pub const ENTRIES_REMOVED: &str = "entries.removed";
     pub const REPLICAS_CHANGED: &str = "replicas.changed";
+    pub const REPLICAS_REMOVED: &str = "replicas.removed";
     pub const GRANTS_CHANGED: &str = "grants.changed";
 }
 
@@ -169,6 +170,15 @@ impl ReplicaItem {
     }
 }
 
+/// A copy that is gone, while its version stays.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReplicaRemovedItem {
+    /// The version.
+    pub version: VersionId,
+    /// The store.
+    pub store: StoreId,
+}
+
 /// A grant that was given, changed or taken back.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GrantItem {
@@ -200,6 +210,8 @@ pub enum RecordChange {
     EntriesRemoved(Vec<RemovedItem>),
     /// Copies have other states.
     ReplicasChanged(Vec<ReplicaItem>),
+    /// Copies are gone.
+    ReplicasRemoved(Vec<ReplicaRemovedItem>),
     /// Grants are other ones.
     GrantsChanged(Vec<GrantItem>),
     /// A kind that this release does not know.
@@ -221,6 +233,7 @@ impl Record {
             kind::ENTRIES_MOVED => RecordChange::EntriesMoved(self.items()?),
             kind::ENTRIES_REMOVED => RecordChange::EntriesRemoved(self.items()?),
             kind::REPLICAS_CHANGED => RecordChange::ReplicasChanged(self.items()?),
+            kind::REPLICAS_REMOVED => RecordChange::ReplicasRemoved(self.items()?),
             kind::GRANTS_CHANGED => RecordChange::GrantsChanged(self.items()?),
             _ => RecordChange::Unknown,
         };
@@ -287,13 +300,14 @@ mod tests {
                 RecordChange::EntriesMoved(items) => serde_json::to_value(Items { items }),
                 RecordChange::EntriesRemoved(items) => serde_json::to_value(Items { items }),
                 RecordChange::ReplicasChanged(items) => serde_json::to_value(Items { items }),
+                RecordChange::ReplicasRemoved(items) => serde_json::to_value(Items { items }),
                 RecordChange::GrantsChanged(items) => serde_json::to_value(Items { items }),
                 RecordChange::Unknown => panic!("{} is not known", sample.kind),
             };
             assert_eq!(again.unwrap(), sample.body, "{}", sample.kind);
             kinds.push(sample.kind);
         }
-        assert_eq!(kinds.len(), 9, "a sample of each kind");
+        assert_eq!(kinds.len(), 10, "a sample of each kind");
     }
 
     #[test]

@@ -163,8 +163,9 @@ impl Change for Report {
 async fn space_of<T: Tx>(batch: &mut Batch<'_, T>, id: percale_core::ids::SpaceId) -> Result<i64> {
     let found = site::space_by_id(batch.tx, id).await?.filter(|row| !row.is_removed);
     let missing = || Error::new(ErrorKind::SpaceNotFound, format!("there is no space {id}"));
-    let sp = found.ok_or_else(missing)?.sp;
-    batch.space(sp).await.map(|space| space.sp)
+    let found = found.ok_or_else(missing)?;
+    found.require_home()?;
+    batch.space(found.sp).await.map(|space| space.sp)
 }
 
 /// Finds the copy of a version on a store, with the object locked.

@@ -197,6 +197,8 @@ impl Change for CreateSpace {
             store: new.store,
             state: SpaceState::Active,
             created: now,
+            home: None,
+            behind: None,
             position: Position { space: id, term: 1, seq: 0 },
         };
         let sp = site::insert_space(batch.tx, &space).await?;
@@ -244,6 +246,7 @@ impl Change for UpdateSpace {
         if row.is_removed {
             return Err(raced("the space was removed"));
         }
+        row.require_home()?;
         let before = row.space.clone();
         let mut space = before.clone();
         if let Some(owner) = &change.owner {
@@ -303,6 +306,7 @@ impl Change for RemoveSpace {
         let Some(walk) = batch.walk(&path, PathLock::CHANGE).await? else {
             return Err(no_space(caller, Permission::Manage, &path));
         };
+        walk.space.require_home()?;
         let (sp, id) = (walk.space.sp, walk.space.space.id);
         // Whoever is adding something either has committed, and is seen, or meets the removed space at its journal.
         site::lock_space(batch.tx, sp).await?;

@@ -8,7 +8,7 @@ use crate::catalog::Catalog;
 use crate::engine::{Change, Query, Tx};
 use crate::error::{Error, ErrorKind, Result};
 use crate::model::{NewStore, Store, StoreChange, StoreState};
-use crate::rows::site;
+use crate::rows::site::{self, StoreRow};
 
 /// Stores. These calls take no caller: the server lets only administrators make them.
 impl Catalog {
@@ -20,8 +20,15 @@ impl Catalog {
         self.change(AddStore(new)).await
     }
 
-    /// Returns all stores, by name.
+    /// Returns the site's own stores, by name.
     pub async fn stores(&self) -> Result<Vec<Store>> {
+        let mut stores = self.all_stores().await?;
+        stores.retain(|store| store.site.is_none());
+        Ok(stores)
+    }
+
+    /// Returns all stores that are known, also those of other sites, by name.
+    pub async fn all_stores(&self) -> Result<Vec<Store>> {
         self.ask(ListStores).await
     }
 
@@ -36,6 +43,17 @@ impl Catalog {
     /// `NotEmpty` while replicas, intentions or garbage lie on it.
     pub async fn remove_store(&self, id: StoreId) -> Result<()> {
         self.change(RemoveStore(id)).await
+    }
+}
+
+/// Checks that a store is this site's.
+pub(crate) fn own(row: &StoreRow) -> Result<&Store> {
+    match row.store.site {
+        None => Ok(&row.store),
+        Some(home) => {
+            let message = format!("the store '{}' belongs to site {home}", row.store.name);
+            Err(Error::new(ErrorKind::Foreign { home }, message))
+        }
     }
 }
 
@@ -55,12 +73,14 @@ impl Change for AddStore {
         if !config.is_object() || connector.is_empty() {
             return Err(Error::invalid("a store needs a connector and settings that are an object"));
         }
-        if site::stores(batch.tx).await?.iter().any(|store| store.store.name == *name) {
+        let is_taken = |row: &StoreRow| row.store.site.is_none() && row.store.name == *name;
+        if site::stores(batch.tx).await?.iter().any(is_taken) {
             let message = format!("there is a store '{name}' already");
             return Err(Error::new(ErrorKind::AlreadyExists { version: None }, message));
         }
         let store = Store {
             id: StoreId::new(),
+            site: None,
             name: name.clone(),
             connector: connector.clone(),
             layout: *layout,
@@ -99,7 +119,8 @@ impl Change for UpdateStore {
 
     async fn run<T: Tx>(&self, batch: &mut Batch<'_, T>) -> Result<Store> {
         let Self { id, change } = self;
-        let mut store = batch.store(*id).await?.store.clone();
+        let row = batch.store(*id).await?;
+        let mut store = own(&row)?.clone();
         if let Some(config) = &change.config {
             if !config.is_object() {
                 return Err(Error::invalid("the settings of a store are an object"));
@@ -128,6 +149,7 @@ impl Change for RemoveStore {
 
     async fn run<T: Tx>(&self, batch: &mut Batch<'_, T>) -> Result<()> {
         let store = batch.store(self.0).await?;
+        own(&store)?;
         if site::store_is_used(batch.tx, store.st).await? {
             let message = format!("the store '{}' still has bytes", store.store.name);
             return Err(Error::new(ErrorKind::NotEmpty, message));

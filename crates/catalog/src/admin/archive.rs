@@ -70,6 +70,7 @@ pub(super) static TABLES: &[Table] = &[
             ("config", Text),
             ("secret", Bytes),
             ("state", Text),
+            ("site", Uuid),
         ],
     },
     Table {
@@ -87,6 +88,8 @@ pub(super) static TABLES: &[Table] = &[
             ("seq", Int),
             ("next_id", Int),
             ("created", Int),
+            ("home", Uuid),
+            ("behind", Text),
         ],
     },
     Table {
@@ -253,6 +256,55 @@ pub(super) static TABLES: &[Table] = &[
             ("expires", Int),
             ("revoked", Int),
         ],
+    },
+    Table {
+        name: "peer",
+        key: 1,
+        columns: &[
+            ("id", Uuid),
+            ("name", Text),
+            ("key", Bytes),
+            ("old_key", Bytes),
+            ("old_key_until", Int),
+            ("urls", Text),
+            ("dialable", Int),
+            ("issuers", Text),
+            ("state", Text),
+            ("changed", Int),
+            ("changed_by", Uuid),
+        ],
+    },
+    Table {
+        name: "invitation",
+        key: 1,
+        columns: &[("hash", Bytes), ("made_by", Text), ("expires", Int), ("used_by", Uuid)],
+    },
+    Table {
+        name: "arrival",
+        key: 1,
+        columns: &[
+            ("id", Uuid),
+            ("state", Text),
+            ("lease", Uuid),
+            ("fence", Int),
+            ("sp", Int),
+            ("st", Int),
+            ("key", Text),
+            ("token", Text),
+            ("identity", Text),
+            ("version", Int),
+            ("body", Text),
+        ],
+    },
+    Table {
+        name: "outbox",
+        key: 1,
+        columns: &[("number", Int), ("sp", Int), ("version", Int), ("st", Int), ("body", Text)],
+    },
+    Table {
+        name: "told",
+        key: 2,
+        columns: &[("site", Uuid), ("id", Uuid), ("answer", Text), ("since", Int)],
     },
 ];
 

@@ -114,7 +114,9 @@ static CHECKS: &[Check] = &[
         "key_twice",
         "SELECT p.id, 'key ' || k.key, 'it is taken ' || CAST(k.times AS TEXT) || ' times' FROM (SELECT st, key, \
          COUNT(*) AS times, MIN(sp) AS sp FROM (SELECT st, key, sp FROM replica UNION ALL SELECT st, key, sp FROM intent \
-         UNION ALL SELECT st, key, sp FROM garbage) AS keys GROUP BY st, key HAVING COUNT(*) > 1) AS k \
+         UNION ALL SELECT st, key, sp FROM garbage \
+         UNION ALL SELECT a.st, a.key, a.sp FROM arrival a WHERE a.state <> 'written' OR NOT EXISTS (SELECT 1 \
+         FROM replica r WHERE r.st = a.st AND r.key = a.key)) AS keys GROUP BY st, key HAVING COUNT(*) > 1) AS k \
          LEFT JOIN space p ON p.sp = k.sp"
     ),
     check!(

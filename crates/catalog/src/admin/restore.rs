@@ -26,8 +26,9 @@ const JUMP: u64 = 1 << 30;
 impl Catalog {
     /// Fills this catalog, which must be empty, from an archive of either engine, in one transaction.
     ///
-    /// - The term of every space grows, so that no position of before is taken for one of this history. The journal
+    /// - The term of every space that is at home here grows, so that no position of before is taken for one of this history. The journal
     ///   begins anew: nobody could continue reading the old records.
+    /// - Spaces of other homes keep their term and are marked behind, so that they are followed anew from a snapshot.
     /// - Ids and fences go on far behind those of the archive.
     ///
     /// # Errors
@@ -62,7 +63,10 @@ static IS_USED: Sql = Sql::both(
      OR EXISTS (SELECT 1 FROM lease) OR EXISTS (SELECT 1 FROM task) OR EXISTS (SELECT 1 FROM token)",
 );
 static CLEAR_SITE: Sql = Sql::both("DELETE FROM site");
-static RAISE_TERMS: Sql = Sql::both("UPDATE space SET term = term + 1, next_id = next_id + $1");
+static RAISE_TERMS: Sql =
+    Sql::both("UPDATE space SET term = term + 1, next_id = next_id + $1 WHERE home IS NULL");
+/// What another site orders may have gone back behind what was reported to it.
+static FOLLOW_ANEW: Sql = Sql::both("UPDATE space SET behind = 'restored' WHERE home IS NOT NULL");
 
 impl Change for Restore {
     type Draft = BackupInfo;
@@ -91,6 +95,7 @@ impl Change for Restore {
         let info = info(header, end)?;
         site::take_fences(tx, JUMP).await?;
         tx.execute(&RAISE_TERMS, row![JUMP]).await?;
+        tx.execute(&FOLLOW_ANEW, row![]).await?;
         Ok(info)
     }
 

@@ -66,7 +66,8 @@ impl<T: Tx> Batch<'_, T> {
         self.grants.remove(&key);
     }
 
-    /// Makes history of a version: its bytes become garbage, and it is remembered until they are collected.
+    /// Makes history of a version: its bytes on own stores become garbage, and it is remembered until they are collected.
+    /// Other sites do the same with theirs.
     pub async fn supersede(
         &mut self,
         sp: i64,
@@ -80,8 +81,12 @@ impl<T: Tx> Batch<'_, T> {
         if replicas.is_empty() {
             return Ok(());
         }
+        let is_kept = replicas.iter().any(|row| row.is_own);
         replicas.into_iter().for_each(|row| self.discard(row));
         self.replicas.insert((sp, version), Vec::new());
+        if !is_kept {
+            return Ok(());
+        }
         let (size, root) = (content.size, content.root);
         self.pending.versions.push(VersionRow {
             sp,
@@ -95,14 +100,18 @@ impl<T: Tx> Batch<'_, T> {
         Ok(())
     }
 
-    /// Makes garbage of a copy.
-    fn discard(&mut self, row: ReplicaRow) {
+    /// Takes a copy away, and makes garbage of it if it is on an own store.
+    pub fn discard(&mut self, row: ReplicaRow) {
         let key = (row.sp, row.replica.version, row.st);
         self.pending.replicas_changed.remove(&key);
         if self.pending.replicas_new.remove(&key).is_none() {
             self.pending.replicas_gone.push(key);
         }
-        let ReplicaRow { sp, st, replica, .. } = row;
+        let ReplicaRow { sp, st, is_own, replica, .. } = row;
+        if !is_own {
+            self.pending.versions_less.push((sp, replica.version));
+            return;
+        }
         let (key, version, since) = (replica.key, replica.version, self.now());
         self.taken.insert((st, key.clone()), true);
         self.pending.garbage.push(GarbageRow { st, key, sp, version, since });
@@ -278,7 +287,7 @@ impl<T: Tx> Batch<'_, T> {
         if updated != changed.len() as u64 {
             return Err(super::raced("an entry was gone when its change was written"));
         }
-        Ok(())
+        replica::forget_versions(tx, pending.versions_less).await
     }
 
     /// Numbers and writes the journal. The rows of the spaces are locked here, last of all, in the order of their
@@ -288,7 +297,9 @@ impl<T: Tx> Batch<'_, T> {
         for (sp, records) in std::mem::take(&mut self.records) {
             let count = records.len() as u64;
             let Some((last, term)) = self.tx.append(sp, &records).await? else {
-                return Err(super::raced("a space was removed before a change of it was written"));
+                return Err(super::raced(
+                    "a space was removed or got another home before a change of it was written",
+                ));
             };
             let before = last.saturating_sub(count);
             let space = self.space(sp).await?.space.id;

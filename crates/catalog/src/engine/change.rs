@@ -195,7 +195,7 @@ impl Attempts {
     /// Decides what comes after an error.
     pub fn after(&mut self, error: &Error, jobs: usize) -> After {
         match error.fault() {
-            Some(Fault::Race) if self.races < MAX_RACES && Instant::now() < self.deadline => {
+            Some(Fault::Race | Fault::Unique) if self.races < MAX_RACES && Instant::now() < self.deadline => {
                 self.races += 1;
                 // A little longer each time, and not the same for two servers that met.
                 let spread = uuid::Uuid::new_v4().as_u128() % 1000;

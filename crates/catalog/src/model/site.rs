@@ -104,6 +104,10 @@ pub struct Space {
     pub state: SpaceState,
     /// When it was made.
     pub created: Timestamp,
+    /// The site that orders it, if it is another one; then only its records change anything here.
+    pub home: Option<SiteId>,
+    /// Why this site's rows of another home's space cannot be trusted until a snapshot was taken.
+    pub behind: Option<String>,
     /// The end of its journal.
     pub position: Position,
 }
@@ -173,9 +177,12 @@ pub struct NewStore {
 pub struct Store {
     /// Its id.
     pub id: StoreId,
-    /// Its name.
+    /// The site that owns it, if it is another one: then it has no settings and no credential here. The nil id stands
+    /// for a site that is not known yet.
+    pub site: Option<SiteId>,
+    /// Its name, unique at its site.
     pub name: String,
-    /// The driver.
+    /// The driver; empty for a store of another site.
     pub connector: String,
     /// How it keeps files.
     pub layout: StoreLayout,

@@ -18,7 +18,7 @@ pub(crate) struct NewRecord {
 
 /// For SQLite: takes places of a space's journal.
 pub(crate) static ADVANCE: Sql =
-    Sql::both("UPDATE space SET seq = seq + $1 WHERE sp = $2 RETURNING seq, term");
+    Sql::both("UPDATE space SET seq = seq + $1 WHERE sp = $2 AND home IS NULL RETURNING seq, term");
 /// For SQLite: writes a record.
 pub(crate) static INSERT: Sql = Sql::both(
     "INSERT INTO journal (sp, seq, term, at, actor, kind, v, body) VALUES ($1, $2, $3, $4, $5, $6, $7, $8)",

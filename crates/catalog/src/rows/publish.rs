@@ -70,7 +70,9 @@ static OF_LEASE: Sql = Sql::both(concat!(
     columns!(),
     " FROM intent i JOIN space p ON p.sp = i.sp JOIN store s ON s.st = i.st WHERE i.lease = $1 ORDER BY i.id"
 ));
-static LEASE_HAS: Sql = Sql::both("SELECT id FROM intent WHERE lease = $1 LIMIT 1");
+static LEASE_HAS: Sql = Sql::both(
+    "SELECT id FROM intent WHERE lease = $1 UNION ALL SELECT id FROM arrival WHERE lease = $1 LIMIT 1",
+);
 static INSERT: Sql = Sql::each(
     "INSERT INTO intent (id, lease, fence, sp, version, entry, parent, name, base, st, key, token, identity, body) \
      VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)",
@@ -85,12 +87,14 @@ static DELETE: Sql = Sql::each(
 static TAKEN: Sql = Sql::each(
     "SELECT $1, $2 WHERE EXISTS (SELECT 1 FROM replica r WHERE r.st = $1 AND r.key = $2) \
      OR EXISTS (SELECT 1 FROM intent i WHERE i.st = $1 AND i.key = $2) \
-     OR EXISTS (SELECT 1 FROM garbage g WHERE g.st = $1 AND g.key = $2)",
-    // Joins and not three EXISTS: PostgreSQL would hash whole tables for those.
+     OR EXISTS (SELECT 1 FROM garbage g WHERE g.st = $1 AND g.key = $2) \
+     OR EXISTS (SELECT 1 FROM arrival a WHERE a.st = $1 AND a.key = $2)",
+    // Joins and not four EXISTS: PostgreSQL would hash whole tables for those.
     "WITH k AS (SELECT * FROM UNNEST($1::bigint[], $2::text[]) AS k(st, key)) \
      SELECT k.st, k.key FROM k JOIN replica r ON r.st = k.st AND r.key = k.key \
      UNION ALL SELECT k.st, k.key FROM k JOIN intent i ON i.st = k.st AND i.key = k.key \
-     UNION ALL SELECT k.st, k.key FROM k JOIN garbage g ON g.st = k.st AND g.key = k.key",
+     UNION ALL SELECT k.st, k.key FROM k JOIN garbage g ON g.st = k.st AND g.key = k.key \
+     UNION ALL SELECT k.st, k.key FROM k JOIN arrival a ON a.st = k.st AND a.key = k.key",
 );
 
 fn decode(row: &mut Row) -> Result<StoredIntent> {
@@ -128,7 +132,7 @@ pub(crate) async fn of_lease<T: Tx>(tx: &T, lease: LeaseId) -> Result<Vec<Intent
     rows.into_iter().map(|mut row| decode(&mut row).map(|intent| intent.row)).collect()
 }
 
-/// Tells whether intents lie under a lease.
+/// Tells whether intents or arrivals lie under a lease.
 pub(crate) async fn lease_has<T: Tx>(tx: &T, lease: LeaseId) -> Result<bool> {
     Ok(!tx.query(&LEASE_HAS, row![lease]).await?.is_empty())
 }
@@ -163,7 +167,7 @@ pub(crate) async fn delete<T: Tx>(tx: &T, ids: Vec<IntentId>) -> Result<u64> {
     tx.execute_many(&DELETE, ids.into_iter().map(|id| row![id]).collect()).await
 }
 
-/// Returns those of these keys that something has: a copy, an intent or garbage.
+/// Returns those of these keys that something has: a copy, an intent, garbage or an arrival.
 pub(crate) async fn taken<T: Tx>(tx: &T, keys: Vec<(i64, String)>) -> Result<Vec<(i64, String)>> {
     let params = keys.into_iter().map(|(st, key)| row![st, key]).collect();
     let rows = tx.many(&TAKEN, params).await?;

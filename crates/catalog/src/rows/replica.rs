@@ -15,12 +15,14 @@ pub(crate) struct ReplicaRow {
     pub sp: i64,
     pub st: i64,
     pub entry: u64,
+    /// Whether the store is this site's, so that this site makes garbage of it.
+    pub is_own: bool,
     pub replica: Replica,
 }
 
 macro_rules! columns {
     () => {
-        "r.sp, r.version, r.st, s.id, r.entry, r.key, r.state, r.generation, r.checked"
+        "r.sp, r.version, r.st, s.id, r.entry, r.key, r.state, r.generation, r.checked, s.site"
     };
 }
 
@@ -34,7 +36,9 @@ fn decode(row: &mut Row) -> Result<ReplicaRow> {
     let state: ReplicaState = row.parse()?;
     let generation = row.opt_text()?;
     let checked = row.opt_time()?;
-    Ok(ReplicaRow { sp, st, entry, replica: Replica { version, store, key, state, generation, checked } })
+    let is_own = row.opt_uuid()?.is_none();
+    let replica = Replica { version, store, key, state, generation, checked };
+    Ok(ReplicaRow { sp, st, entry, is_own, replica })
 }
 
 static OF_VERSIONS: Sql = Sql::each(
@@ -122,7 +126,7 @@ pub(crate) async fn of_former<T: Tx>(tx: &T, entries: Vec<(i64, u64)>) -> Result
 /// Writes new copies.
 pub(crate) async fn insert<T: Tx>(tx: &T, rows: &[&ReplicaRow]) -> Result<()> {
     let params = rows.iter().map(|row| {
-        let ReplicaRow { sp, st, entry, replica } = row;
+        let ReplicaRow { sp, st, entry, replica, .. } = row;
         row![
             *sp,
             replica.version,

@@ -12,7 +12,7 @@ use crate::model::{SealedSecret, Site, Space, SpaceScope, SpaceState, Store, Sto
 
 macro_rules! space_columns {
     () => {
-        "s.sp, s.id, s.name, s.owner, s.scope, s.store, s.state, s.term, s.seq, s.created"
+        "s.sp, s.id, s.name, s.owner, s.scope, s.store, s.state, s.term, s.seq, s.created, s.home, s.behind"
     };
 }
 pub(crate) use space_columns;
@@ -29,6 +29,19 @@ pub(crate) struct SpaceRow {
     pub is_removed: bool,
 }
 
+impl SpaceRow {
+    /// Checks that changes are decided here.
+    pub fn require_home(&self) -> Result<()> {
+        match self.space.home {
+            None => Ok(()),
+            Some(home) => {
+                let message = format!("the space '{}' is at home at site {home}", self.space.name);
+                Err(crate::Error::new(crate::ErrorKind::Foreign { home }, message))
+            }
+        }
+    }
+}
+
 pub(crate) fn decode_space(row: &mut Row) -> Result<SpaceRow> {
     let sp = row.int()?;
     let id = SpaceId(row.uuid()?);
@@ -40,6 +53,8 @@ pub(crate) fn decode_space(row: &mut Row) -> Result<SpaceRow> {
     let term = row.small()?;
     let seq = row.number()?;
     let created = row.time()?;
+    let home = row.opt_uuid()?.map(SiteId);
+    let behind = row.opt_text()?;
     let is_removed = state == REMOVED;
     let wrong = |error: percale_core::path::PathError| {
         crate::Error::corrupt(format!("space {id}")).with_source(error)
@@ -47,7 +62,7 @@ pub(crate) fn decode_space(row: &mut Row) -> Result<SpaceRow> {
     let name = SpaceName::parse(if is_removed { "removed" } else { &name }).map_err(wrong)?;
     let state = if state == SpaceState::Active.as_str() { SpaceState::Active } else { SpaceState::ReadOnly };
     let position = Position { space: id, term, seq };
-    let space = Space { id, name, owner, scope, store, state, created, position };
+    let space = Space { id, name, owner, scope, store, state, created, home, behind, position };
     Ok(SpaceRow { sp, space, is_removed })
 }
 
@@ -76,14 +91,17 @@ static SPACE_BY_ID: Sql = Sql::both(concat!("SELECT ", space_columns!(), " FROM 
 static LOCK_SPACE: Sql =
     Sql::each("SELECT sp FROM space WHERE sp = $1", "SELECT sp FROM space WHERE sp = $1 FOR UPDATE");
 static INSERT_SPACE: Sql = Sql::each(
-    "INSERT INTO space (sp, id, name, owner, scope, store, state, term, seq, next_id, created) \
-     SELECT COALESCE(MAX(sp), 0) + 1, $1, $2, $3, $4, $5, $6, 1, 0, 2, $7 FROM space WHERE true RETURNING sp",
-    "INSERT INTO space (sp, id, name, owner, scope, store, state, term, seq, next_id, created) \
-     SELECT COALESCE(MAX(sp), 0) + 1, $1::uuid, $2::text, $3::text, $4::text, $5::uuid, $6::text, 1, 0, 2, \
-     $7::bigint FROM space RETURNING sp",
+    "INSERT INTO space (sp, id, name, owner, scope, store, state, term, seq, next_id, created, home, behind) \
+     SELECT COALESCE(MAX(sp), 0) + 1, $1, $2, $3, $4, $5, $6, $7, $8, 2, $9, $10, $11 FROM space WHERE true \
+     RETURNING sp",
+    "INSERT INTO space (sp, id, name, owner, scope, store, state, term, seq, next_id, created, home, behind) \
+     SELECT COALESCE(MAX(sp), 0) + 1, $1::uuid, $2::text, $3::text, $4::text, $5::uuid, $6::text, $7::bigint, \
+     $8::bigint, 2, $9::bigint, $10::uuid, $11::text FROM space RETURNING sp",
 );
-static UPDATE_SPACE: Sql =
-    Sql::both("UPDATE space SET owner = $1, scope = $2, store = $3, state = $4 WHERE sp = $5");
+static UPDATE_SPACE: Sql = Sql::both(
+    "UPDATE space SET name = $1, owner = $2, scope = $3, store = $4, state = $5, home = $6, behind = $7 \
+     WHERE sp = $8",
+);
 static REMOVE_SPACE: Sql = Sql::both("UPDATE space SET state = 'removed', name = $1 WHERE sp = $2");
 pub(crate) static TAKE_IDS: Sql =
     Sql::both("UPDATE space SET next_id = next_id + $1 WHERE sp = $2 RETURNING next_id");
@@ -126,7 +144,11 @@ pub(crate) async fn insert_space<T: Tx>(tx: &T, space: &Space) -> Result<i64> {
         space.scope.as_str(),
         space.store,
         space.state.as_str(),
+        space.position.term,
+        space.position.seq,
         space.created,
+        space.home,
+        space.behind.clone(),
     ];
     let mut rows = tx.query(&INSERT_SPACE, params).await?;
     match rows.first_mut() {
@@ -137,7 +159,16 @@ pub(crate) async fn insert_space<T: Tx>(tx: &T, space: &Space) -> Result<i64> {
 
 /// Writes what may change about a space.
 pub(crate) async fn update_space<T: Tx>(tx: &T, sp: i64, space: &Space) -> Result<()> {
-    let params = row![space.owner.to_string(), space.scope.as_str(), space.store, space.state.as_str(), sp];
+    let params = row![
+        space.name.as_str(),
+        space.owner.to_string(),
+        space.scope.as_str(),
+        space.store,
+        space.state.as_str(),
+        space.home,
+        space.behind.clone(),
+        sp,
+    ];
     tx.execute(&UPDATE_SPACE, params).await.map(drop)
 }
 
@@ -191,7 +222,7 @@ pub(crate) struct StoreRow {
 
 macro_rules! store_columns {
     () => {
-        "s.st, s.id, s.name, s.connector, s.layout, s.config, s.secret, s.state"
+        "s.st, s.id, s.name, s.connector, s.layout, s.config, s.secret, s.state, s.site"
     };
 }
 
@@ -205,7 +236,8 @@ fn decode_stores(rows: Vec<Row>) -> Result<Vec<StoreRow>> {
         let config: Json = row.json()?;
         let secret = row.opt_bytes()?.map(SealedSecret);
         let state: StoreState = row.parse()?;
-        Ok(StoreRow { st, store: Store { id, name, connector, layout, config, secret, state } })
+        let site = row.opt_uuid()?.map(SiteId);
+        Ok(StoreRow { st, store: Store { id, site, name, connector, layout, config, secret, state } })
     };
     rows.into_iter().map(decode).collect()
 }
@@ -216,20 +248,21 @@ static STORES_BY_ID: Sql = Sql::each(
     concat!("SELECT ", store_columns!(), " FROM UNNEST($1::uuid[]) AS k(id) JOIN store s ON s.id = k.id"),
 );
 static INSERT_STORE: Sql = Sql::each(
-    "INSERT INTO store (st, id, name, connector, layout, config, secret, state) \
-     SELECT COALESCE(MAX(st), 0) + 1, $1, $2, $3, $4, $5, $6, $7 FROM store WHERE true",
-    "INSERT INTO store (st, id, name, connector, layout, config, secret, state) \
-     SELECT COALESCE(MAX(st), 0) + 1, $1::uuid, $2::text, $3::text, $4::text, $5::text, $6::bytea, $7::text \
-     FROM store",
+    "INSERT INTO store (st, id, name, connector, layout, config, secret, state, site) \
+     SELECT COALESCE(MAX(st), 0) + 1, $1, $2, $3, $4, $5, $6, $7, $8 FROM store WHERE true RETURNING st",
+    "INSERT INTO store (st, id, name, connector, layout, config, secret, state, site) \
+     SELECT COALESCE(MAX(st), 0) + 1, $1::uuid, $2::text, $3::text, $4::text, $5::text, $6::bytea, $7::text, \
+     $8::uuid FROM store RETURNING st",
 );
 static UPDATE_STORE: Sql = Sql::both("UPDATE store SET config = $1, secret = $2, state = $3 WHERE id = $4");
 static DELETE_STORE: Sql = Sql::both("DELETE FROM store WHERE st = $1");
 static STORE_IS_USED: Sql = Sql::both(
     "SELECT st FROM store WHERE st = $1 AND (EXISTS (SELECT 1 FROM replica WHERE st = $1) \
-     OR EXISTS (SELECT 1 FROM intent WHERE st = $1) OR EXISTS (SELECT 1 FROM garbage WHERE st = $1))",
+     OR EXISTS (SELECT 1 FROM intent WHERE st = $1) OR EXISTS (SELECT 1 FROM garbage WHERE st = $1) \
+     OR EXISTS (SELECT 1 FROM arrival WHERE st = $1))",
 );
 
-/// Returns all stores, by name.
+/// Returns all stores, also those of other sites, by name.
 pub(crate) async fn stores<T: Tx>(tx: &T) -> Result<Vec<StoreRow>> {
     decode_stores(tx.query(&STORES, row![]).await?)
 }
@@ -239,8 +272,8 @@ pub(crate) async fn stores_by_id<T: Tx>(tx: &T, ids: Vec<StoreId>) -> Result<Vec
     decode_stores(tx.many(&STORES_BY_ID, ids.into_iter().map(|id| row![id]).collect()).await?)
 }
 
-/// Writes a new store.
-pub(crate) async fn insert_store<T: Tx>(tx: &T, store: &Store) -> Result<()> {
+/// Writes a new store and returns its number.
+pub(crate) async fn insert_store<T: Tx>(tx: &T, store: &Store) -> Result<i64> {
     let params = row![
         store.id,
         store.name.as_str(),
@@ -249,8 +282,12 @@ pub(crate) async fn insert_store<T: Tx>(tx: &T, store: &Store) -> Result<()> {
         to_json(&store.config)?,
         store.secret.as_ref().map(|secret| secret.0.clone()),
         store.state.as_str(),
+        store.site,
     ];
-    tx.execute(&INSERT_STORE, params).await.map(drop)
+    match tx.query(&INSERT_STORE, params).await?.first_mut() {
+        Some(row) => row.int(),
+        None => Err(crate::Error::internal("cannot insert a store: no row came back")),
+    }
 }
 
 /// Writes what may change about a store.

@@ -72,6 +72,14 @@ impl Follower {
                     }
                 }
             }
+            RecordChange::ReplicasRemoved(items) => {
+                for item in items {
+                    let objects = self.entries.values_mut().filter_map(|entry| entry.2.as_mut());
+                    for object in objects.filter(|object| object.version == item.version) {
+                        object.replicas.remove(&item.store);
+                    }
+                }
+            }
             RecordChange::GrantsChanged(items) => {
                 for item in items {
                     let key = (item.entry, item.subject.to_string());

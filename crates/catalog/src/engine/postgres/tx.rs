@@ -214,7 +214,8 @@ impl Tx for PostgresTx {
 
     /// In one statement: the row of the space is locked for one round trip less.
     async fn append(&self, sp: i64, records: &[NewRecord]) -> Result<Option<(u64, u32)>> {
-        const APPEND: &str = "WITH s AS (UPDATE space SET seq = seq + $1 WHERE sp = $2 RETURNING sp, seq, term) \
+        const APPEND: &str = "WITH s AS (UPDATE space SET seq = seq + $1 WHERE sp = $2 AND home IS NULL \
+                              RETURNING sp, seq, term) \
                               INSERT INTO journal (sp, seq, term, at, actor, kind, v, body) \
                               SELECT s.sp, s.seq - $1 + k.n, s.term, $3, k.actor, k.kind, k.v, k.body FROM s, \
                               UNNEST($4::text[], $5::text[], $6::bigint[], $7::text[]) WITH ORDINALITY \
@@ -290,7 +291,8 @@ fn classify(code: &SqlState) -> (ErrorKind, Fault) {
     // PostgreSQL, appendix A. Classes 08, 57P and the missing right to write mean that this server is going, starting or
     // not the primary any more.
     match code.code() {
-        "23505" | "40001" | "40P01" | "55P03" => (ErrorKind::Conflict { version: None }, Fault::Race),
+        "23505" => (ErrorKind::Conflict { version: None }, Fault::Unique),
+        "40001" | "40P01" | "55P03" => (ErrorKind::Conflict { version: None }, Fault::Race),
         "57P01" | "57P02" | "57P03" | "57P05" | "25006" | "53300" => {
             (ErrorKind::Unavailable, Fault::Connection)
         }

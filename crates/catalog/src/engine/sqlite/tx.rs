@@ -294,7 +294,7 @@ fn convert(statement: &str, error: rusqlite::Error) -> Error {
             (ErrorKind::NoSpace, Fault::Full)
         }
         Some((Code::DatabaseBusy | Code::DatabaseLocked, _)) => (ErrorKind::Unavailable, Fault::Race),
-        Some((Code::ConstraintViolation, _)) => (ErrorKind::Conflict { version: None }, Fault::Race),
+        Some((Code::ConstraintViolation, _)) => (ErrorKind::Conflict { version: None }, Fault::Unique),
         Some((Code::DatabaseCorrupt | Code::NotADatabase, _)) => (ErrorKind::Corrupt, Fault::Statement),
         Some((Code::SystemIoFailure | Code::CannotOpen | Code::ReadOnly | Code::OutOfMemory, _)) => {
             (ErrorKind::Unavailable, Fault::Statement)
