@@ -4,12 +4,15 @@
 //! no denials and no exceptions below a grant. A token may carry scopes, which only ever take away. [`decide`] is the
 //! one function that says yes or no; every door and every query goes through it.
 
+mod crossing;
+
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
 use crate::ObjectPath;
+pub use crossing::{MAX_SITE_NAME_BYTES, is_site_name};
 
 /// Longest subject or issuer, in bytes (OpenID Connect Core, section 2, allows 255 for `sub`).
 pub const MAX_SUBJECT_BYTES: usize = 255;
@@ -76,13 +79,14 @@ impl FromStr for Permission {
     }
 }
 
-/// Who vouches for a user or group: the URL of an OpenID Connect issuer, or [`Issuer::LOCAL`], the site's own.
+/// Who vouches for a user or group: the URL of an OpenID Connect issuer, [`Issuer::LOCAL`], the site's own, or
+/// [`Issuer::site`], another site's own.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Issuer(pub String);
 
 impl Issuer {
-    /// The token issuer built into every site. Its users are not known at other sites.
+    /// The token issuer built into every site. Other sites call that of the site `alps` `site:alps`.
     pub const LOCAL: &str = "local";
 
     /// Returns the built-in issuer.
@@ -120,15 +124,15 @@ impl fmt::Display for Identity {
 impl FromStr for Identity {
     type Err = AccessError;
 
-    /// Takes what follows the last `@` for the issuer if it is `local` or an `https` or `http` URL, so that an e-mail
-    /// address may be a name.
+    /// Takes what follows the last `@` for the issuer if it is `local`, an `https` or `http` URL, or begins with `site:`,
+    /// so that an e-mail address may be a name.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let is_issuer = |issuer: &str| {
-            issuer == Issuer::LOCAL || issuer.starts_with("https://") || issuer.starts_with("http://")
-        };
-        let (name, issuer) = match text.rsplit_once('@') {
-            Some((name, issuer)) if is_issuer(issuer) => (name, issuer),
-            _ => (text, Issuer::LOCAL),
+        let split =
+            text.rsplit_once('@').and_then(|(name, issuer)| Some((name, issuer, Issuer::check(issuer)?)));
+        let (name, issuer) = match split {
+            Some((name, issuer, true)) => (name, issuer),
+            Some((_, _, false)) => return Err(AccessError::Subject(excerpt(text))),
+            None => (text, Issuer::LOCAL),
         };
         let fits =
             |part: &str| (1..=MAX_SUBJECT_BYTES).contains(&part.len()) && !part.chars().any(char::is_control);
