@@ -12,7 +12,7 @@ use crate::catalog::Catalog;
 use crate::engine::{Change, Query, Tx};
 use crate::error::{Error, ErrorKind, Result};
 use crate::model::{MAX_JOURNAL, Record};
-use crate::rows::{journal, kept, site, task};
+use crate::rows::{journal, kept, peer, site, task};
 
 /// The journal.
 impl Catalog {
@@ -39,7 +39,7 @@ impl Catalog {
         self.change(PruneJournal { keep, keep_records }).await
     }
 
-    /// Deletes answers and tokens that have ended, and tasks that ended longer than `keep_tasks` ago. Returns how many.
+    /// Deletes answers, tokens and invitations that have ended, and tasks that ended longer than `keep_tasks` ago. Returns how many.
     pub async fn prune(&self, keep_tasks: Duration) -> Result<u64> {
         self.change(Prune { keep_tasks }).await
     }
@@ -143,8 +143,9 @@ impl Change for Prune {
         let now = batch.now();
         let answers = kept::prune_answers(batch.tx, now).await?;
         let tokens = kept::prune_tokens(batch.tx, now).await?;
+        let invitations = peer::prune_invitations(batch.tx, now).await?;
         let tasks = task::prune(batch.tx, before(now, self.keep_tasks)).await?;
-        Ok(answers + tokens + tasks)
+        Ok(answers + tokens + invitations + tasks)
     }
 
     fn finish(self, deleted: u64, _written: &Written) -> u64 {

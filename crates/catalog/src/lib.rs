@@ -25,6 +25,7 @@ mod lease;
 mod list;
 mod model;
 mod namespace;
+mod peer;
 mod publish;
 mod read;
 mod record;

@@ -3,6 +3,7 @@
 mod entry;
 mod journal;
 mod lease;
+mod peer;
 mod publish;
 mod replica;
 mod site;
@@ -11,6 +12,7 @@ mod task;
 pub use entry::*;
 pub use journal::*;
 pub use lease::*;
+pub use peer::*;
 pub use publish::*;
 pub use replica::*;
 pub use site::*;

@@ -7,6 +7,7 @@ pub(crate) mod grant;
 pub(crate) mod journal;
 pub(crate) mod kept;
 pub(crate) mod lease;
+pub(crate) mod peer;
 pub(crate) mod publish;
 pub(crate) mod replica;
 pub(crate) mod site;

@@ -6,7 +6,7 @@ use crate::catalog::Catalog;
 use crate::engine::{Query, Sql, Tx, row};
 use crate::error::{ErrorKind, Result};
 use crate::model::{Finding, LeaseKind};
-use crate::rows::{entry, lease, replica, site};
+use crate::rows::{entry, lease, peer, replica, site};
 
 /// Most findings of each kind: who has more has one reason for all of them.
 const MAX_FINDINGS: usize = 1000;
@@ -167,6 +167,7 @@ async fn undecodable<T: Tx>(tx: &T) -> Result<Vec<Finding>> {
     let stores = site::stores(tx).await;
     note("spaces", spaces.as_ref().map(drop).map_err(Clone::clone))?;
     note("stores", stores.as_ref().map(drop).map_err(Clone::clone))?;
+    note("peers", peer::peers(tx).await.map(drop))?;
     for kind in LeaseKind::ALL {
         note("leases", lease::of_kind(tx, *kind).await.map(drop))?;
     }

@@ -18,6 +18,7 @@ mod leases;
 mod listing;
 mod model;
 mod namespace;
+mod peers;
 mod publishing;
 mod reading;
 mod replicas;
