@@ -326,7 +326,7 @@ fn prepare(state_dir: &Path, config: &Config, key: SiteKey, site: SiteId) -> Res
             names: certificate_names(config),
         }),
     };
-    let tls = source.map(|source| ServerTls::load(source, now)).transpose()?;
+    let tls = source.map(|source| ServerTls::load(source, None, now)).transpose()?;
     Ok((Authenticator::new(issuer, verifier), record, tls))
 }
 

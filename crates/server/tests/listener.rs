@@ -60,7 +60,7 @@ async fn bodies_arrive_in_large_pieces_with_and_without_tls() {
     let directory = tempfile::tempdir().unwrap();
     let source =
         CertificateSource::OwnCa { directory: directory.path().into(), names: vec!["127.0.0.1".into()] };
-    let tls = ServerTls::load(source, Timestamp::now()).unwrap();
+    let tls = ServerTls::load(source, None, Timestamp::now()).unwrap();
     for tls in [None, Some(&tls)] {
         let sizes = Arc::new(Mutex::new(Vec::new()));
         let (address, _stop) = serve(limits(), measuring(sizes.clone()), tls).await;

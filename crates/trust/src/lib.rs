@@ -5,7 +5,7 @@
 //! | [`site_key`] | [`SiteKey`], the Ed25519 key that everything signed by the site is checked with |
 //! | [`token`] | [`TokenIssuer`] and [`TokenVerifier`], the tokens of the built-in issuer |
 //! | [`admin_token`] | the administrator's first token, written into the state directory |
-//! | [`tls`] | [`ServerTls`] from files or made by the site itself, and the set-up of clients |
+//! | [`tls`] | [`ServerTls`] from files or made by the site itself, the set-up of clients, and TLS between sites |
 //! | [`seal`] | [`Sealer`], secrets encrypted for the database |
 //! | [`secret`] | [`Secret`], a value that is never printed |
 //!
@@ -24,5 +24,8 @@ pub use error::{Error, ErrorKind};
 pub use seal::Sealer;
 pub use secret::Secret;
 pub use site_key::{SiteKey, SitePublicKey};
-pub use tls::{ServerTls, client_config, install_crypto_provider};
+pub use tls::{
+    SITE_ALPN, ServerTls, SiteCertificate, TlsConfigs, client_config, install_crypto_provider,
+    site_client_config, site_peer,
+};
 pub use token::{IssueRequest, IssuedToken, TokenError, TokenIssuer, TokenVerifier, VerifiedToken};

@@ -2,8 +2,12 @@
 //!
 //! TLS 1.3, and 1.2 for ordinary clients that have nothing newer. AES-128-GCM comes first: it is the fastest on every
 //! machine that has AES instructions, and bulk bytes are what the time goes into.
+//!
+//! Other sites use the same port. What they offer in the first message decides which configuration a connection gets
+//! ([`TlsConfigs::choose`]): only they are asked for a certificate, since browsers that are asked bother their users.
 
 mod own_ca;
+mod site;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -18,9 +22,11 @@ use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 
+pub use site::{SITE_ALPN, SiteCertificate, is_unexpected_key, peer_key, site_client_config, site_peer};
+
 use crate::{Error, ErrorKind, private_file};
 
-/// The only application protocol: bulk bytes gain nothing from HTTP/2's flow control, and lose a third of the rate.
+/// The only application protocol of ordinary clients: bulk bytes gain nothing from HTTP/2's flow control, and lose a third of the rate.
 const ALPN: &[u8] = b"http/1.1";
 
 /// Where the server's certificate comes from.
@@ -47,17 +53,55 @@ pub enum CertificateSource {
 pub struct ServerTls {
     source: CertificateSource,
     current: Arc<Current>,
-    config: Arc<ServerConfig>,
+    site: Option<Arc<Current>>,
+    configs: TlsConfigs,
+}
+
+/// The configurations of a server, for ordinary clients and for other sites. They follow [`ServerTls::refresh`] and
+/// [`ServerTls::show_to_sites`].
+#[derive(Clone)]
+pub struct TlsConfigs {
+    ordinary: Arc<ServerConfig>,
+    site: Option<Arc<ServerConfig>>,
+}
+
+impl TlsConfigs {
+    /// Returns the configuration for a connection that begins with this message: that for sites if the client offers
+    /// [`SITE_ALPN`] and the server has a site certificate, else that for ordinary clients. To be used with
+    /// `rustls::server::Acceptor` or tokio-rustls' `LazyConfigAcceptor`.
+    pub fn choose(&self, hello: &ClientHello<'_>) -> Arc<ServerConfig> {
+        let is_site = hello.alpn().is_some_and(|mut offered| offered.any(|protocol| protocol == SITE_ALPN));
+        match &self.site {
+            Some(site) if is_site => site.clone(),
+            _ => self.ordinary.clone(),
+        }
+    }
+
+    /// Returns the configuration for ordinary clients.
+    pub fn ordinary(&self) -> Arc<ServerConfig> {
+        self.ordinary.clone()
+    }
+}
+
+impl fmt::Debug for TlsConfigs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TlsConfigs").field("serves_sites", &self.site.is_some()).finish_non_exhaustive()
+    }
 }
 
 impl ServerTls {
-    /// Loads the certificate, or makes it first where the site is its own CA.
+    /// Loads the certificate, or makes it first where the site is its own CA. With a site certificate, other sites are
+    /// served as well.
     ///
     /// # Errors
     /// [`Error`]: a file cannot be read or written, holds no certificate or key, the two do not belong together, the key
     /// may be read by others, or a name is no host name or address.
-    pub fn load(source: CertificateSource, now: Timestamp) -> Result<Self, Error> {
-        let current = Arc::new(Current(RwLock::new(Arc::new(load(&source, now)?))));
+    pub fn load(
+        source: CertificateSource,
+        site: Option<SiteCertificate>,
+        now: Timestamp,
+    ) -> Result<Self, Error> {
+        let current = Arc::new(Current::new(Arc::new(load(&source, now)?)));
         let mut config = ServerConfig::builder_with_provider(provider())
             .with_safe_default_protocol_versions()
             .map_err(|error| Error::new(ErrorKind::Crypto, "cannot set up TLS").with_source(error))?
@@ -66,12 +110,32 @@ impl ServerTls {
         config.alpn_protocols = vec![ALPN.to_vec()];
         // Most clients put AES-256 first, which costs a third more and protects nothing that AES-128 does not.
         config.ignore_client_order = true;
-        Ok(Self { source, current, config: Arc::new(config) })
+        let site = site.map(|site| Arc::new(Current::new(site.certified())));
+        let for_sites = match &site {
+            Some(current) => Some(Arc::new(site::site_server_config(current.clone())?)),
+            None => None,
+        };
+        let configs = TlsConfigs { ordinary: Arc::new(config), site: for_sites };
+        Ok(Self { source, current, site, configs })
     }
 
-    /// Returns the configuration for new connections; it follows [`refresh`](Self::refresh).
+    /// Returns the configuration for new connections of ordinary clients; it follows [`refresh`](Self::refresh).
     pub fn config(&self) -> Arc<ServerConfig> {
-        self.config.clone()
+        self.configs.ordinary()
+    }
+
+    /// Returns the configurations for new connections of ordinary clients and of other sites.
+    pub fn configs(&self) -> TlsConfigs {
+        self.configs.clone()
+    }
+
+    /// Shows another site certificate to sites that dial from now on, after the site's key was changed. Returns whether
+    /// sites are served at all.
+    pub fn show_to_sites(&self, site: &SiteCertificate) -> bool {
+        if let Some(current) = &self.site {
+            current.set(site.certified());
+        }
+        self.site.is_some()
     }
 
     /// Reads the files again, or renews what the site makes itself and is about to expire. To be called daily. If it
@@ -81,7 +145,7 @@ impl ServerTls {
     /// As [`load`](Self::load).
     pub fn refresh(&self, now: Timestamp) -> Result<(), Error> {
         let fresh = Arc::new(load(&self.source, now)?);
-        *self.current.0.write().unwrap_or_else(PoisonError::into_inner) = fresh;
+        self.current.set(fresh);
         Ok(())
     }
 
@@ -102,6 +166,16 @@ impl fmt::Debug for ServerTls {
 
 /// The certificate in use.
 struct Current(RwLock<Arc<CertifiedKey>>);
+
+impl Current {
+    fn new(certified: Arc<CertifiedKey>) -> Self {
+        Self(RwLock::new(certified))
+    }
+
+    fn set(&self, fresh: Arc<CertifiedKey>) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = fresh;
+    }
+}
 
 impl ResolvesServerCert for Current {
     fn resolve(&self, _hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
@@ -263,7 +337,7 @@ mod tests {
         install_crypto_provider();
         let state = tempfile::tempdir().unwrap();
         let server =
-            ServerTls::load(own(state.path(), &["localhost", "127.0.0.1"]), Timestamp::now()).unwrap();
+            ServerTls::load(own(state.path(), &["localhost", "127.0.0.1"]), None, Timestamp::now()).unwrap();
         for name in ["localhost", "127.0.0.1"] {
             let connection = connect(&server, trusting(&server), name).unwrap();
             assert_eq!(connection.protocol_version(), Some(ProtocolVersion::TLSv1_3));
@@ -273,14 +347,14 @@ mod tests {
         }
         assert!(connect(&server, trusting(&server), "other.example.org").is_err());
         let elsewhere = tempfile::tempdir().unwrap();
-        let other = ServerTls::load(own(elsewhere.path(), &["localhost"]), Timestamp::now()).unwrap();
+        let other = ServerTls::load(own(elsewhere.path(), &["localhost"]), None, Timestamp::now()).unwrap();
         assert!(connect(&server, trusting(&other), "localhost").is_err());
     }
 
     #[test]
     fn the_servers_choice_of_cipher_and_tls_1_2_are_served() {
         let state = tempfile::tempdir().unwrap();
-        let server = ServerTls::load(own(state.path(), &["localhost"]), Timestamp::now()).unwrap();
+        let server = ServerTls::load(own(state.path(), &["localhost"]), None, Timestamp::now()).unwrap();
         let mut provider = CryptoProvider::clone(&provider());
         provider.cipher_suites.reverse();
         let mut roots = RootCertStore::empty();
@@ -304,7 +378,7 @@ mod tests {
         let state = tempfile::tempdir().unwrap();
         let now = Timestamp::now();
         let certificate = || std::fs::read(state.path().join("tls/server.pem")).unwrap();
-        let load = |names: &[&str], now| ServerTls::load(own(state.path(), names), now).unwrap();
+        let load = |names: &[&str], now| ServerTls::load(own(state.path(), names), None, now).unwrap();
         let server = load(&["localhost"], now);
         let (ca, first) = (std::fs::read(server.ca_file().unwrap()).unwrap(), certificate());
         load(&["localhost"], now.after(DAY));
@@ -333,14 +407,14 @@ mod tests {
     fn bad_files_and_names_are_named() {
         let state = tempfile::tempdir().unwrap();
         for names in [&["bad name"][..], &[], &["*.example.org"], &["a\nb"]] {
-            let error = ServerTls::load(own(state.path(), names), Timestamp::now()).unwrap_err();
+            let error = ServerTls::load(own(state.path(), names), None, Timestamp::now()).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidRequest, "{names:?}: {error}");
         }
-        ServerTls::load(own(state.path(), &["localhost"]), Timestamp::now()).unwrap();
+        ServerTls::load(own(state.path(), &["localhost"]), None, Timestamp::now()).unwrap();
         let tls = state.path().join("tls");
         let from_files = |certificate: &str, key: &str| {
             let source = CertificateSource::Files { certificate: tls.join(certificate), key: tls.join(key) };
-            ServerTls::load(source, Timestamp::now())
+            ServerTls::load(source, None, Timestamp::now())
         };
         from_files("server.pem", "server.key").unwrap();
         let kind = |certificate, key| from_files(certificate, key).unwrap_err().kind();
