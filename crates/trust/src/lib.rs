@@ -5,6 +5,7 @@
 //! | [`site_key`] | [`SiteKey`], the Ed25519 key that everything signed by the site is checked with |
 //! | [`token`] | [`TokenIssuer`] and [`TokenVerifier`], the tokens of the built-in issuer |
 //! | [`admin_token`] | the administrator's first token, written into the state directory |
+//! | [`signed`] | [`Statement`], [`Delegation`] and [`Ticket`], what sites sign for each other |
 //! | [`tls`] | [`ServerTls`] from files or made by the site itself, the set-up of clients, and TLS between sites |
 //! | [`seal`] | [`Sealer`], secrets encrypted for the database |
 //! | [`secret`] | [`Secret`], a value that is never printed |
@@ -16,6 +17,7 @@ mod error;
 mod private_file;
 pub mod seal;
 pub mod secret;
+pub mod signed;
 pub mod site_key;
 pub mod tls;
 pub mod token;
@@ -23,6 +25,10 @@ pub mod token;
 pub use error::{Error, ErrorKind};
 pub use seal::Sealer;
 pub use secret::Secret;
+pub use signed::{
+    Clock, Delegation, ReplayGuard, Signatory, SignedError, Statement, Ticket, TicketOp, claimed_site,
+    vouches,
+};
 pub use site_key::{SiteKey, SitePublicKey};
 pub use tls::{
     SITE_ALPN, ServerTls, SiteCertificate, TlsConfigs, client_config, install_crypto_provider,
