@@ -14,6 +14,7 @@
 
 mod access;
 mod admin;
+mod arrival;
 mod batch;
 mod catalog;
 mod engine;

@@ -1,5 +1,6 @@
 //! What goes in and out of the catalog.
 
+mod arrival;
 mod entry;
 mod journal;
 mod lease;
@@ -9,6 +10,7 @@ mod replica;
 mod site;
 mod task;
 
+pub use arrival::*;
 pub use entry::*;
 pub use journal::*;
 pub use lease::*;

@@ -73,14 +73,14 @@ impl Catalog {
     }
 }
 
-fn each<R>(count: usize, outcome: Result<Vec<Result<R>>>) -> Vec<Result<R>> {
+pub(crate) fn each<R>(count: usize, outcome: Result<Vec<Result<R>>>) -> Vec<Result<R>> {
     match outcome {
         Ok(outcomes) => outcomes,
         Err(error) => (0..count).map(|_| Err(error.clone())).collect(),
     }
 }
 
-fn refuse_all<R>(count: usize) -> Vec<Result<R>> {
+pub(crate) fn refuse_all<R>(count: usize) -> Vec<Result<R>> {
     (0..count)
         .map(|_| Err(Error::invalid(format!("more than {MAX_PUBLISH} publications in one call"))))
         .collect()
@@ -92,7 +92,7 @@ fn version_key(space: percale_core::ids::SpaceId, version: VersionId) -> String 
 }
 
 /// The key that is the object's own path.
-fn natural_key(path: &ObjectPath) -> &str {
+pub(crate) fn natural_key(path: &ObjectPath) -> &str {
     path.as_str().trim_start_matches('/')
 }
 
@@ -113,7 +113,7 @@ pub(crate) async fn prove_lease<T: Tx>(batch: &mut Batch<'_, T>, id: LeaseId, fe
 }
 
 /// Ends a batch at once if the database failed; keeps what is the matter with one item otherwise.
-fn one_outcome<R>(outcome: Result<R>) -> Result<Result<R>> {
+pub(crate) fn one_outcome<R>(outcome: Result<R>) -> Result<Result<R>> {
     match outcome {
         Err(error) if error.fault().is_some() => Err(error),
         outcome => Ok(outcome),

@@ -2,6 +2,7 @@
 //!
 //! The layout is described in docs/design/rows.md.
 
+pub(crate) mod arrival;
 pub(crate) mod entry;
 pub(crate) mod grant;
 pub(crate) mod journal;

@@ -23,7 +23,7 @@ pub struct Replica {
 }
 
 /// What a store's site says about a copy.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReplicaReport {
     /// The space.
     pub space: SpaceId,

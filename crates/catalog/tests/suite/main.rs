@@ -9,6 +9,7 @@
 mod site;
 
 mod access;
+mod arrivals;
 mod at_once;
 mod care;
 mod faults;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use percale_catalog::*;
 use percale_core::access::{Caller, Identity, Subject};
-use percale_core::ids::{StoreId, VersionId};
+use percale_core::ids::{SiteId, SpaceId, StoreId, VersionId};
 use percale_core::tree::RootHash;
 use percale_core::{ByteCount, ObjectPath};
 use serde_json::json;
@@ -120,6 +120,29 @@ impl Site {
             let file = self.config.url.strip_prefix("sqlite:").unwrap();
             rusqlite::Connection::open(file).unwrap().execute_batch(sql).unwrap();
         }
+    }
+
+    /// Gives a space another home, as following it leaves it.
+    pub async fn set_home(&self, space: SpaceId, home: SiteId) {
+        let (space, home) = (self.uuid(space.0), self.uuid(home.0));
+        self.tamper(&format!("UPDATE space SET home = {home} WHERE id = {space}")).await;
+    }
+
+    /// Adds a store of another site, as hearing of it does.
+    pub async fn add_foreign_store(&self, name: &str, owner: SiteId) -> StoreId {
+        let store = StoreId::new();
+        let (id, owner) = (self.uuid(store.0), self.uuid(owner.0));
+        self.tamper(&format!(
+            "INSERT INTO store (st, id, name, connector, layout, config, state, site) \
+             SELECT MAX(st) + 1, {id}, '{name}', '', 'managed', '{{}}', 'online', {owner} FROM store"
+        ))
+        .await;
+        store
+    }
+
+    /// Writes a UUID as the database reads it in a statement.
+    fn uuid(&self, id: uuid::Uuid) -> String {
+        if self.is_postgres() { format!("'{id}'::uuid") } else { format!("x'{}'", id.simple()) }
     }
 
     /// Asserts that the rows agree with each other.
