@@ -6,6 +6,7 @@
 //! | [`token`] | [`TokenIssuer`] and [`TokenVerifier`], the tokens of the built-in issuer |
 //! | [`admin_token`] | the administrator's first token, written into the state directory |
 //! | [`signed`] | [`Statement`], [`Delegation`] and [`Ticket`], what sites sign for each other |
+//! | [`invitation`] | [`Invitation`], with which a site joins a fabric |
 //! | [`tls`] | [`ServerTls`] from files or made by the site itself, the set-up of clients, and TLS between sites |
 //! | [`seal`] | [`Sealer`], secrets encrypted for the database |
 //! | [`secret`] | [`Secret`], a value that is never printed |
@@ -14,6 +15,7 @@
 
 pub mod admin_token;
 mod error;
+pub mod invitation;
 mod private_file;
 pub mod seal;
 pub mod secret;
@@ -23,13 +25,14 @@ pub mod tls;
 pub mod token;
 
 pub use error::{Error, ErrorKind};
+pub use invitation::Invitation;
 pub use seal::Sealer;
 pub use secret::Secret;
 pub use signed::{
     Clock, Delegation, ReplayGuard, Signatory, SignedError, Statement, Ticket, TicketOp, claimed_site,
     vouches,
 };
-pub use site_key::{SiteKey, SitePublicKey};
+pub use site_key::{SiteKey, SitePublicKey, SitePublicKeyError};
 pub use tls::{
     SITE_ALPN, ServerTls, SiteCertificate, TlsConfigs, client_config, install_crypto_provider,
     site_client_config, site_peer,

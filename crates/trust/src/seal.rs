@@ -151,7 +151,8 @@ fn associated(header: &[u8; HEADER_LEN], purpose: &str) -> Vec<u8> {
     [header.as_slice(), purpose.as_bytes()].concat()
 }
 
-fn fill_random(bytes: &mut [u8]) -> Result<(), Error> {
+/// Fills bytes from the operating system's random numbers.
+pub(crate) fn fill_random(bytes: &mut [u8]) -> Result<(), Error> {
     aws_lc_rs::rand::fill(bytes).map_err(|_| Error::new(ErrorKind::Crypto, "cannot get random numbers"))
 }
 

@@ -3,12 +3,14 @@
 
 use std::fmt;
 use std::path::Path;
+use std::str::FromStr;
 
 use aws_lc_rs::signature::{ED25519, Ed25519KeyPair, KeyPair, UnparsedPublicKey};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use rustls::pki_types::PrivatePkcs8KeyDer;
 use rustls::pki_types::pem::PemObject;
+use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
 use crate::private_file;
@@ -23,9 +25,15 @@ pub struct SiteKey {
     pkcs8: Zeroizing<Vec<u8>>,
 }
 
-/// What others check the site's signatures with.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+/// What others check the site's signatures with. As text and on the wire: 64 hexadecimal digits in lower case.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct SitePublicKey(pub [u8; 32]);
+
+/// A text that is not a [`SitePublicKey`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("'{0}' is not the public key of a site: expected 64 hexadecimal digits in lower case")]
+pub struct SitePublicKeyError(String);
 
 impl SiteKey {
     /// Loads the site's key from `<state>/site.key`, or makes one and keeps it there with mode 0600. An existing file is
@@ -110,6 +118,31 @@ impl fmt::Debug for SitePublicKey {
     }
 }
 
+/// Accepts only what [`Display`](fmt::Display) writes, so that a key has one text.
+impl FromStr for SitePublicKey {
+    type Err = SitePublicKeyError;
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let mut bytes = [0; 32];
+        match hex::decode_to_slice(text, &mut bytes) {
+            Ok(()) if !text.bytes().any(|byte| byte.is_ascii_uppercase()) => Ok(Self(bytes)),
+            _ => Err(SitePublicKeyError(text.chars().take(80).collect())),
+        }
+    }
+}
+
+impl TryFrom<String> for SitePublicKey {
+    type Error = SitePublicKeyError;
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        text.parse()
+    }
+}
+
+impl From<SitePublicKey> for String {
+    fn from(key: SitePublicKey) -> Self {
+        key.to_string()
+    }
+}
+
 /// Version 1 of PKCS #8, without the public key: version 2 is not read by OpenSSL before 3.0.
 fn to_pkcs8(pair: &Ed25519KeyPair) -> Result<Zeroizing<Vec<u8>>, Error> {
     let document =
@@ -160,6 +193,18 @@ mod tests {
             std::fs::write(&path, damaged).unwrap();
             assert_eq!(SiteKey::load_or_create(state.path()).unwrap_err().kind(), ErrorKind::Malformed);
             assert_eq!(std::fs::read_to_string(&path).unwrap(), damaged, "a damaged key is not written over");
+        }
+    }
+
+    #[test]
+    fn a_public_key_has_one_text() {
+        let key = SiteKey::from_seed([7; 32]).public();
+        let text = key.to_string();
+        assert_eq!(text.parse(), Ok(key));
+        assert_eq!(serde_json::from_value::<SitePublicKey>(serde_json::json!(text)).unwrap(), key);
+        for wrong in [&text.to_uppercase(), &text[..62], "", &text.replacen('e', "g", 1), &format!(" {text}")]
+        {
+            assert!(wrong.parse::<SitePublicKey>().is_err(), "{wrong:?} was accepted");
         }
     }
 
