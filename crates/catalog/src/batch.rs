@@ -146,6 +146,7 @@ pub(crate) struct Batch<'a, T: Tx> {
     taken: HashMap<(i64, String), bool>,
     pending: Pending,
     records: BTreeMap<i64, Vec<NewRecord>>,
+    has_grown: bool,
 }
 
 impl<'a, T: Tx> Batch<'a, T> {
@@ -166,6 +167,7 @@ impl<'a, T: Tx> Batch<'a, T> {
             taken: HashMap::new(),
             pending: Pending::default(),
             records: BTreeMap::new(),
+            has_grown: false,
         }
     }
 

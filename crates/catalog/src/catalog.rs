@@ -1,11 +1,12 @@
 //! Opening and closing, and the way from a call to its engine.
 
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use percale_core::Timestamp;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::engine::postgres::Postgres;
 use crate::engine::sqlite::Sqlite;
@@ -16,6 +17,10 @@ use crate::model::CatalogConfig;
 /// How soon records that another server wrote are noticed while somebody waits for them.
 const POLL: Duration = Duration::from_millis(100);
 
+/// Snapshots of spaces that are written at once. Each holds a connection for as long as its reader takes, and SQLite has
+/// four.
+const SNAPSHOTS: usize = 2;
+
 /// The catalog of a site.
 #[derive(Clone)]
 pub struct Catalog {
@@ -25,6 +30,7 @@ pub struct Catalog {
 struct Inner {
     engine: Engine,
     notify: Notify,
+    snapshots: Arc<Semaphore>,
 }
 
 enum Engine {
@@ -63,7 +69,8 @@ impl Catalog {
             let message = "a catalog URL begins with sqlite: or postgres://";
             return Err(Error::new(ErrorKind::InvalidConfiguration, message));
         };
-        let catalog = Self { inner: Arc::new(Inner { engine, notify }) };
+        let snapshots = Arc::new(Semaphore::new(SNAPSHOTS));
+        let catalog = Self { inner: Arc::new(Inner { engine, notify, snapshots }) };
         if matches!(catalog.inner.engine, Engine::Postgres(_)) {
             tokio::spawn(watch_others(Arc::downgrade(&catalog.inner)));
         }
@@ -103,6 +110,20 @@ impl Catalog {
     /// 100 ms while somebody holds a receiver.
     pub fn watch(&self) -> tokio::sync::watch::Receiver<u64> {
         self.inner.notify.0.subscribe()
+    }
+
+    /// Waits until a snapshot may be written.
+    pub(crate) async fn snapshot_permit(&self) -> Result<OwnedSemaphorePermit> {
+        let permit = self.inner.snapshots.clone().acquire_owned().await;
+        permit.map_err(|error| Error::internal("snapshots cannot be counted").with_source(error))
+    }
+
+    /// Returns the folder for what is received and not checked yet.
+    pub(crate) fn spool_folder(&self) -> PathBuf {
+        match &self.inner.engine {
+            Engine::Sqlite(sqlite) => sqlite.folder(),
+            Engine::Postgres(_) => std::env::temp_dir(),
+        }
     }
 
     /// Answers a question.

@@ -19,6 +19,7 @@ mod batch;
 mod catalog;
 mod engine;
 mod error;
+mod follow;
 mod grant;
 mod idempotency;
 mod journal;
@@ -40,6 +41,7 @@ mod token;
 
 pub use catalog::Catalog;
 pub use error::{Error, ErrorKind, Result, Retry};
+pub use follow::SpaceSnapshot;
 pub use model::*;
 pub use publish::MAX_PUBLISH;
 pub use record::{

@@ -2,6 +2,7 @@
 
 mod arrival;
 mod entry;
+mod follow;
 mod journal;
 mod lease;
 mod peer;
@@ -12,6 +13,7 @@ mod task;
 
 pub use arrival::*;
 pub use entry::*;
+pub use follow::*;
 pub use journal::*;
 pub use lease::*;
 pub use peer::*;

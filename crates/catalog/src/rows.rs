@@ -4,6 +4,7 @@
 
 pub(crate) mod arrival;
 pub(crate) mod entry;
+pub(crate) mod follow;
 pub(crate) mod grant;
 pub(crate) mod journal;
 pub(crate) mod kept;

@@ -270,6 +270,15 @@ impl<T: Tx> Batch<'_, T> {
         self.entries.get(key).is_none_or(|slot| slot.row.is_some() && slot.lock < lock)
     }
 
+    /// Loads entries by collection and name that are not known, locked for changing.
+    pub async fn load_children(&mut self, mut keys: Vec<(i64, u64, String)>) -> Result<()> {
+        keys.retain(|(sp, parent, name)| {
+            !self.names.get(&(*sp, *parent)).is_some_and(|names| names.contains_key(name))
+        });
+        let found = entry::by_names(self.tx, keys.clone(), Lock::Update).await?;
+        self.learn_names(keys, found, Lock::Update)
+    }
+
     pub fn learn_all(&mut self, found: Vec<EntryRow>, lock: Lock) -> Result<()> {
         for entry in found {
             self.check_unmoved(&entry)?;

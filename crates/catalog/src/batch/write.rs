@@ -117,6 +117,14 @@ impl<T: Tx> Batch<'_, T> {
         self.pending.garbage.push(GarbageRow { st, key, sp, version, since });
     }
 
+    /// Takes a copy away as [`Batch::discard`], and knows the others of its version still.
+    pub fn remove_copy(&mut self, row: ReplicaRow) {
+        if let Some(of_version) = self.replicas.get_mut(&(row.sp, row.replica.version)) {
+            of_version.retain(|known| known.st != row.st);
+        }
+        self.discard(row);
+    }
+
     /// Takes objects and collections, which were looked up with [`Lock::Update`], away, and makes garbage of the bytes of
     /// all their versions. Returns the versions that each had, the current one first.
     pub async fn remove(&mut self, entries: &[Arc<EntryRow>]) -> Result<Vec<Vec<VersionId>>> {
@@ -245,6 +253,11 @@ impl<T: Tx> Batch<'_, T> {
         Mark { sp, index: index.checked_sub(1) }
     }
 
+    /// Notes that a change wrote to a journal itself, so that listeners hear of it.
+    pub fn journal_grew(&mut self) {
+        self.has_grown = true;
+    }
+
     /// Writes what was decided so far, so that statements see it.
     ///
     /// What gives names, keys and rows free goes before what takes them.
@@ -293,7 +306,7 @@ impl<T: Tx> Batch<'_, T> {
     /// Numbers and writes the journal. The rows of the spaces are locked here, last of all, in the order of their
     /// numbers, so that numbers are in the order of commits.
     pub async fn write_journal(&mut self) -> Result<Written> {
-        let mut written = Written::default();
+        let mut written = Written { has_records: self.has_grown, ..Written::default() };
         for (sp, records) in std::mem::take(&mut self.records) {
             let count = records.len() as u64;
             let Some((last, term)) = self.tx.append(sp, &records).await? else {

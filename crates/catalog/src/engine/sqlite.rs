@@ -61,6 +61,14 @@ impl Sqlite {
         self.schema
     }
 
+    /// Returns the folder that the file is in.
+    pub fn folder(&self) -> PathBuf {
+        match self.path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+            Some(folder) => folder.to_owned(),
+            None => PathBuf::from("."),
+        }
+    }
+
     /// Answers a question on a connection that only reads.
     pub async fn ask<Q: Query>(&self, query: Q) -> Result<Q::Out> {
         let permit = self.permits.clone().acquire_owned().await.map_err(|_| closed())?;

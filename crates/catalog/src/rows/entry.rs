@@ -125,6 +125,12 @@ static SCAN: Sql = Sql::both(concat!(
     " FROM entry e WHERE e.sp = $1 AND e.id > $2 ORDER BY e.sp, e.id LIMIT $3"
 ));
 
+static OF_KIND: Sql = Sql::both(concat!(
+    "SELECT ",
+    columns!(),
+    " FROM entry e WHERE e.sp = $1 AND e.kind = $2 AND e.id > $3 ORDER BY e.sp, e.id LIMIT $4"
+));
+
 static HAS_CHILDREN: Sql = Sql::both("SELECT id FROM entry WHERE sp = $1 AND parent = $2 LIMIT 1");
 
 static SUBTREE: Sql = Sql::both(
@@ -270,6 +276,17 @@ pub(crate) async fn scan<T: Tx>(tx: &T, sp: i64, after: u64, limit: usize) -> Re
     Ok(found.last().filter(|_| found.len() == limit).map(|last| last.id))
 }
 
+/// Returns collections or objects of a space whose ids are greater than `after`, by id.
+pub(crate) async fn of_kind<T: Tx>(
+    tx: &T,
+    sp: i64,
+    kind: EntryKind,
+    after: u64,
+    limit: usize,
+) -> Result<Vec<EntryRow>> {
+    decode_all(tx.query(&OF_KIND, row![sp, number_of(kind), after, limit]).await?)
+}
+
 /// Tells whether a collection has entries.
 pub(crate) async fn has_children<T: Tx>(tx: &T, sp: i64, parent: u64) -> Result<bool> {
     Ok(!tx.query(&HAS_CHILDREN, row![sp, parent]).await?.is_empty())
@@ -299,6 +316,13 @@ pub(crate) async fn resolve<T: Tx>(tx: &T, space: &str, names: Vec<String>) -> R
     Ok(steps)
 }
 
+fn number_of(kind: EntryKind) -> i64 {
+    match kind {
+        EntryKind::Collection => 1,
+        EntryKind::Object => 2,
+    }
+}
+
 fn digests(content: Option<&Content>) -> Result<Option<String>> {
     match content {
         Some(content) if !content.digests.is_empty() => to_json(&content.digests).map(Some),
@@ -311,13 +335,12 @@ pub(crate) async fn insert<T: Tx>(tx: &T, rows: &[&EntryRow]) -> Result<()> {
     let mut params = Vec::with_capacity(rows.len());
     for entry in rows {
         let content = entry.content.as_ref();
-        let kind = if entry.is_collection() { 1i64 } else { 2 };
         params.push(row![
             entry.sp,
             entry.id,
             entry.parent,
             entry.name.as_str(),
-            kind,
+            number_of(entry.kind),
             entry.created,
             entry.modified,
             content.map(|content| content.version),

@@ -20,6 +20,15 @@ static OF_ENTRIES: Sql = Sql::each(
      JOIN grants g ON g.sp = k.sp AND g.entry = k.entry",
 );
 static ON_ROOTS: Sql = Sql::both("SELECT sp, entry, subject, permission FROM grants WHERE entry = 1");
+static OF_SPACE: Sql = Sql::both(
+    "SELECT sp, entry, subject, permission FROM grants WHERE sp = $1 AND (entry, subject) > ($2, $3) \
+     ORDER BY sp, entry, subject LIMIT $4",
+);
+static INSERT: Sql = Sql::each(
+    "INSERT INTO grants (sp, entry, subject, permission) VALUES ($1, $2, $3, $4)",
+    "INSERT INTO grants (sp, entry, subject, permission) \
+     SELECT * FROM UNNEST($1::bigint[], $2::bigint[], $3::text[], $4::text[])",
+);
 static SET: Sql = Sql::both(
     "INSERT INTO grants (sp, entry, subject, permission) VALUES ($1, $2, $3, $4) \
      ON CONFLICT (sp, entry, subject) DO UPDATE SET permission = excluded.permission",
@@ -57,6 +66,25 @@ pub(crate) async fn of_entries<T: Tx>(tx: &T, keys: Vec<(i64, u64)>) -> Result<V
 /// Returns the grants on the roots of all spaces.
 pub(crate) async fn on_roots<T: Tx>(tx: &T) -> Result<Vec<GrantRow>> {
     decode_all(tx.query(&ON_ROOTS, row![]).await?)
+}
+
+/// Returns grants of a space whose entries and subjects are greater than `after`, by entry and subject.
+pub(crate) async fn of_space<T: Tx>(
+    tx: &T,
+    sp: i64,
+    after: (u64, &str),
+    limit: usize,
+) -> Result<Vec<GrantRow>> {
+    decode_all(tx.query(&OF_SPACE, row![sp, after.0, after.1, limit]).await?)
+}
+
+/// Writes new grants.
+pub(crate) async fn insert<T: Tx>(tx: &T, grants: &[GrantRow]) -> Result<()> {
+    let params = grants.iter().map(|grant| {
+        let GrantRow { sp, entry, subject, permission } = grant;
+        row![*sp, *entry, subject.to_string(), permission.as_str()]
+    });
+    tx.execute_many(&INSERT, params.collect()).await.map(drop)
 }
 
 /// Gives a permission in place of what the subject had there.

@@ -95,6 +95,13 @@ static DELETE: Sql = Sql::each(
      WHERE r.sp = k.sp AND r.version = k.version AND r.st = k.st",
 );
 
+static OF_SPACE: Sql = Sql::both(concat!(
+    "SELECT ",
+    columns!(),
+    " FROM replica r JOIN store s ON s.st = r.st WHERE r.sp = $1 AND (r.version, r.st) > ($2, $3) \
+     ORDER BY r.sp, r.version, r.st LIMIT $4"
+));
+
 static ON_STORE: Sql = Sql::both(concat!(
     "SELECT ",
     columns!(),
@@ -121,6 +128,17 @@ pub(crate) async fn of_versions<T: Tx>(tx: &T, keys: Vec<(i64, VersionId)>) -> R
 pub(crate) async fn of_former<T: Tx>(tx: &T, entries: Vec<(i64, u64)>) -> Result<Vec<ReplicaRow>> {
     let params = entries.into_iter().map(|(sp, entry)| row![sp, entry]).collect();
     tx.many(&OF_FORMER, params).await?.into_iter().map(|mut row| decode(&mut row)).collect()
+}
+
+/// Returns copies of a space whose versions and stores are greater than `after`, by version and store.
+pub(crate) async fn of_space<T: Tx>(
+    tx: &T,
+    sp: i64,
+    after: (VersionId, i64),
+    limit: usize,
+) -> Result<Vec<ReplicaRow>> {
+    let rows = tx.query(&OF_SPACE, row![sp, after.0, after.1, limit]).await?;
+    rows.into_iter().map(|mut row| decode(&mut row)).collect()
 }
 
 /// Writes new copies.
@@ -190,6 +208,10 @@ pub(crate) struct VersionRow {
 
 static VERSION: Sql =
     Sql::both("SELECT sp, id, entry, size, root, created, superseded FROM version WHERE sp = $1 AND id = $2");
+static FORMER: Sql = Sql::both(
+    "SELECT v.sp, v.id, v.entry, v.size, v.root, v.created, v.superseded FROM version v WHERE v.sp = $1 AND v.id > $2 \
+     AND EXISTS (SELECT 1 FROM replica r WHERE r.sp = v.sp AND r.version = v.id) ORDER BY v.sp, v.id LIMIT $3",
+);
 static INSERT_VERSION: Sql = Sql::each(
     "INSERT INTO version (sp, id, entry, size, root, created, superseded) VALUES ($1, $2, $3, $4, $5, $6, $7)",
     "INSERT INTO version (sp, id, entry, size, root, created, superseded) SELECT * FROM UNNEST($1::bigint[], \
@@ -210,8 +232,11 @@ static FORGET_VERSIONS: Sql = Sql::each(
 
 /// Returns a version that is not current any more.
 pub(crate) async fn version<T: Tx>(tx: &T, sp: i64, id: VersionId) -> Result<Option<VersionRow>> {
-    let Some(mut row) = tx.query(&VERSION, row![sp, id]).await?.pop() else { return Ok(None) };
-    Ok(Some(VersionRow {
+    tx.query(&VERSION, row![sp, id]).await?.pop().map(|mut row| decode_version(&mut row)).transpose()
+}
+
+fn decode_version(row: &mut Row) -> Result<VersionRow> {
+    Ok(VersionRow {
         sp: row.int()?,
         id: VersionId(row.number()?),
         entry: row.number()?,
@@ -219,7 +244,18 @@ pub(crate) async fn version<T: Tx>(tx: &T, sp: i64, id: VersionId) -> Result<Opt
         root: row.opt_root()?,
         created: row.time()?,
         superseded: row.time()?,
-    }))
+    })
+}
+
+/// Returns former versions of a space with copies whose ids are greater than `after`, by id.
+pub(crate) async fn former<T: Tx>(
+    tx: &T,
+    sp: i64,
+    after: VersionId,
+    limit: usize,
+) -> Result<Vec<VersionRow>> {
+    let rows = tx.query(&FORMER, row![sp, after, limit]).await?;
+    rows.into_iter().map(|mut row| decode_version(&mut row)).collect()
 }
 
 /// Writes versions that are not current any more.

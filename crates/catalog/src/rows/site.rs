@@ -255,6 +255,9 @@ static INSERT_STORE: Sql = Sql::each(
      $8::uuid FROM store RETURNING st",
 );
 static UPDATE_STORE: Sql = Sql::both("UPDATE store SET config = $1, secret = $2, state = $3 WHERE id = $4");
+static PUT_FOREIGN_STORE: Sql = Sql::both(
+    "UPDATE store SET name = $1, layout = $2, state = $3, site = $4 WHERE id = $5 AND site IS NOT NULL",
+);
 static DELETE_STORE: Sql = Sql::both("DELETE FROM store WHERE st = $1");
 static STORE_IS_USED: Sql = Sql::both(
     "SELECT st FROM store WHERE st = $1 AND (EXISTS (SELECT 1 FROM replica WHERE st = $1) \
@@ -295,6 +298,12 @@ pub(crate) async fn update_store<T: Tx>(tx: &T, store: &Store) -> Result<()> {
     let secret = store.secret.as_ref().map(|secret| secret.0.clone());
     let params = row![to_json(&store.config)?, secret, store.state.as_str(), store.id];
     tx.execute(&UPDATE_STORE, params).await.map(drop)
+}
+
+/// Writes what another site says of its store.
+pub(crate) async fn put_foreign_store<T: Tx>(tx: &T, store: &Store) -> Result<()> {
+    let params = row![store.name.as_str(), store.layout.as_str(), store.state.as_str(), store.site, store.id];
+    tx.execute(&PUT_FOREIGN_STORE, params).await.map(drop)
 }
 
 /// Tells whether anything lies on a store.
