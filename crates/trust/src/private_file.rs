@@ -83,6 +83,24 @@ pub fn replace(what: &str, path: &Path, content: &[u8], mode: u32) -> Result<(),
     write().map_err(|error| Error::io(&format!("cannot write {what}"), path, error))
 }
 
+/// Gives a file another name in one step, replacing what had it.
+pub fn rename(what: &str, from: &Path, to: &Path) -> Result<(), Error> {
+    fs::rename(from, to)
+        .and_then(|()| flush_parent(to))
+        .map_err(|error| Error::io(&format!("cannot rename {what} to {}", to.display()), from, error))
+}
+
+/// Removes a file. That it is not there is no error.
+pub fn remove(what: &str, path: &Path) -> Result<(), Error> {
+    let removed = match fs::remove_file(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        removed => removed,
+    };
+    removed
+        .and_then(|()| flush_parent(path))
+        .map_err(|error| Error::io(&format!("cannot remove {what}"), path, error))
+}
+
 /// Makes a directory that only its owner may enter, and those above it that are missing.
 pub fn make_directory(path: &Path) -> Result<(), Error> {
     use std::os::unix::fs::DirBuilderExt;

@@ -1,5 +1,17 @@
 //! The key of a site: Ed25519, made on first use, kept in the state directory as PKCS #8 in PEM (RFC 5958, RFC 8410),
 //! which `openssl pkey` reads.
+//!
+//! A change of the key goes in steps, each of which can be done again, so that a site that dies in between goes on where
+//! it was. There is a `site.key` at every moment:
+//!
+//! | step | done by | files after it |
+//! |---|---|---|
+//! | the new key is made | [`SiteKey::prepare_next`] | `site.key` is the old one, `site.key.new` the new one |
+//! | it is announced | the caller, with a [`KeyChange`](crate::signed::KeyChange) | the same |
+//! | it is taken into use | [`SiteKey::adopt_next`] | `site.key` is the new one, `site.key.old` the old one |
+//! | the old one's time is over | [`SiteKey::discard_old`] | `site.key` |
+//!
+//! At a start, a key in `site.key.new` that was announced already is adopted.
 
 use std::fmt;
 use std::path::Path;
@@ -18,6 +30,10 @@ use crate::{Error, ErrorKind};
 
 /// Name of the key's file in the state directory.
 pub const SITE_KEY_FILE: &str = "site.key";
+/// Name of the file of a key that is not yet in use.
+pub const NEXT_SITE_KEY_FILE: &str = "site.key.new";
+/// Name of the file of the key that was in use before.
+pub const OLD_SITE_KEY_FILE: &str = "site.key.old";
 
 /// The key that the site signs with.
 pub struct SiteKey {
@@ -43,19 +59,105 @@ impl SiteKey {
     /// [`Error`]: the file cannot be read or written, may be read by others, or is not an Ed25519 key.
     pub fn load_or_create(state: &Path) -> Result<Self, Error> {
         private_file::make_directory(state)?;
+        Self::read_or_make(&state.join(SITE_KEY_FILE))
+    }
+
+    /// Loads the key that is to be the next one from `<state>/site.key.new`, or makes one and keeps it there with mode 0600.
+    ///
+    /// # Errors
+    /// As [`load_or_create`](Self::load_or_create).
+    pub fn prepare_next(state: &Path) -> Result<Self, Error> {
+        Self::read_or_make(&state.join(NEXT_SITE_KEY_FILE))
+    }
+
+    /// Loads the key that was prepared to be the next one, if there is one.
+    ///
+    /// # Errors
+    /// [`Error`]: the file cannot be read, may be read by others, or is not an Ed25519 key.
+    pub fn load_next(state: &Path) -> Result<Option<Self>, Error> {
+        Self::read_if_there(&state.join(NEXT_SITE_KEY_FILE))
+    }
+
+    /// Makes the prepared key the site's key, and keeps the one before as `<state>/site.key.old`. Does nothing if it is the
+    /// site's key already, so that several servers with one state directory may each do it.
+    ///
+    /// To be called once the new key is announced: before, nobody would know it.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidRequest`]: the key that was prepared is not `next`, or none was. [`Error`]: a file cannot be read
+    /// or written; then the site's key is still the old one.
+    pub fn adopt_next(state: &Path, next: &SitePublicKey) -> Result<(), Error> {
         let path = state.join(SITE_KEY_FILE);
-        let pem = private_file::read_or_create("the site key", &path, || {
+        let is_adopted = || Ok(Self::read_if_there(&path)?.is_some_and(|key| key.public() == *next));
+        // Read before anything else: should another server adopt the key meanwhile, this is still the old one.
+        let old = private_file::read_private("the site key", &path)?;
+        if Self::from_pem(&old, &path)?.public() == *next {
+            return Ok(());
+        }
+        let prepared = state.join(NEXT_SITE_KEY_FILE);
+        match Self::read_if_there(&prepared)? {
+            Some(key) if key.public() == *next => {}
+            _ if is_adopted()? => return Ok(()),
+            _ => {
+                return Err(Error::new(
+                    ErrorKind::InvalidRequest,
+                    format!(
+                        "cannot change the site key: {} does not hold the key {}, prepare and announce one first",
+                        prepared.display(),
+                        next.key_id()
+                    ),
+                ));
+            }
+        }
+        private_file::replace("the old site key", &state.join(OLD_SITE_KEY_FILE), &old, 0o600)?;
+        match private_file::rename("the new site key", &prepared, &path) {
+            Err(_) if is_adopted()? => Ok(()),
+            renamed => renamed,
+        }
+    }
+
+    /// Loads the key that was in use before, if it is still kept.
+    ///
+    /// # Errors
+    /// As [`load_next`](Self::load_next).
+    pub fn load_old(state: &Path) -> Result<Option<Self>, Error> {
+        Self::read_if_there(&state.join(OLD_SITE_KEY_FILE))
+    }
+
+    /// Removes the key that was in use before, if it is still kept: [`OLD_KEY_LIFE`](crate::signed::OLD_KEY_LIFE) after the
+    /// change, or at once if it is known to others.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Io`].
+    pub fn discard_old(state: &Path) -> Result<(), Error> {
+        private_file::remove("the old site key", &state.join(OLD_SITE_KEY_FILE))
+    }
+
+    fn read_or_make(path: &Path) -> Result<Self, Error> {
+        let pem = private_file::read_or_create("the site key", path, || {
             let pair = Ed25519KeyPair::generate()
                 .map_err(|_| Error::new(ErrorKind::Crypto, "cannot make a site key"))?;
             Ok(to_pem(&to_pkcs8(&pair)?))
         })?;
+        Self::from_pem(&pem, path)
+    }
+
+    fn read_if_there(path: &Path) -> Result<Option<Self>, Error> {
+        match private_file::read_private("the site key", path) {
+            Ok(pem) => Self::from_pem(&pem, path).map(Some),
+            Err(_) if matches!(path.try_exists(), Ok(false)) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn from_pem(pem: &[u8], path: &Path) -> Result<Self, Error> {
         let malformed = || {
             Error::new(
                 ErrorKind::Malformed,
                 format!("the site key at {} is not an Ed25519 key", path.display()),
             )
         };
-        let der = PrivatePkcs8KeyDer::from_pem_slice(&pem).map_err(|_| malformed())?;
+        let der = PrivatePkcs8KeyDer::from_pem_slice(pem).map_err(|_| malformed())?;
         let pair = Ed25519KeyPair::from_pkcs8(der.secret_pkcs8_der()).map_err(|_| malformed())?;
         let pkcs8 = to_pkcs8(&pair)?;
         Ok(Self { pair, pkcs8 })
@@ -194,6 +296,88 @@ mod tests {
             assert_eq!(SiteKey::load_or_create(state.path()).unwrap_err().kind(), ErrorKind::Malformed);
             assert_eq!(std::fs::read_to_string(&path).unwrap(), damaged, "a damaged key is not written over");
         }
+    }
+
+    fn names(state: &Path) -> Vec<String> {
+        let mut names: Vec<_> = std::fs::read_dir(state)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn a_change_of_the_key_can_stop_and_go_on_at_every_step() {
+        let state = tempfile::tempdir().unwrap();
+        let state = state.path();
+        let in_use = || SiteKey::load_or_create(state).unwrap().public();
+        let old = in_use();
+        assert!(SiteKey::load_next(state).unwrap().is_none());
+        let next = SiteKey::prepare_next(state).unwrap().public();
+        assert_ne!(next, old);
+        assert_eq!(SiteKey::prepare_next(state).unwrap().public(), next, "it is made once");
+        assert_eq!(SiteKey::load_next(state).unwrap().unwrap().public(), next);
+        assert_eq!(in_use(), old, "it is not used before it was announced");
+
+        // As a site that died after it had kept the old one.
+        std::fs::copy(state.join(SITE_KEY_FILE), state.join(OLD_SITE_KEY_FILE)).unwrap();
+        for _ in 0..2 {
+            SiteKey::adopt_next(state, &next).unwrap();
+            assert_eq!(in_use(), next);
+            assert_eq!(SiteKey::load_old(state).unwrap().unwrap().public(), old);
+            assert_eq!(names(state), [SITE_KEY_FILE, OLD_SITE_KEY_FILE]);
+        }
+        for name in [SITE_KEY_FILE, OLD_SITE_KEY_FILE] {
+            assert_eq!(state.join(name).metadata().unwrap().mode() & 0o777, 0o600, "{name}");
+        }
+        for _ in 0..2 {
+            SiteKey::discard_old(state).unwrap();
+            assert!(SiteKey::load_old(state).unwrap().is_none());
+            assert_eq!(names(state), [SITE_KEY_FILE]);
+        }
+    }
+
+    #[test]
+    fn only_the_key_that_was_prepared_is_adopted() {
+        let state = tempfile::tempdir().unwrap();
+        let state = state.path();
+        let old = SiteKey::load_or_create(state).unwrap().public();
+        let other = SiteKey::from_seed([9; 32]).public();
+        let refused = || {
+            let error = SiteKey::adopt_next(state, &other).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidRequest);
+            assert_eq!(SiteKey::load_or_create(state).unwrap().public(), old);
+            assert!(SiteKey::load_old(state).unwrap().is_none());
+        };
+        refused();
+        let next = SiteKey::prepare_next(state).unwrap().public();
+        refused();
+        let path = state.join(NEXT_SITE_KEY_FILE);
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
+        assert_eq!(SiteKey::adopt_next(state, &next).unwrap_err().kind(), ErrorKind::Exposed);
+        std::fs::write(&path, "junk").unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+        assert_eq!(SiteKey::load_next(state).unwrap_err().kind(), ErrorKind::Malformed);
+        assert_eq!(SiteKey::adopt_next(state, &next).unwrap_err().kind(), ErrorKind::Malformed);
+        assert_eq!(SiteKey::load_or_create(state).unwrap().public(), old);
+    }
+
+    #[test]
+    fn several_servers_may_adopt_the_key_at_once() {
+        let state = tempfile::tempdir().unwrap();
+        let state = state.path();
+        let old = SiteKey::load_or_create(state).unwrap().public();
+        let next = SiteKey::prepare_next(state).unwrap().public();
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..8).map(|_| scope.spawn(|| SiteKey::adopt_next(state, &next))).collect();
+            for thread in threads {
+                thread.join().unwrap().unwrap();
+            }
+        });
+        assert_eq!(SiteKey::load_or_create(state).unwrap().public(), next);
+        assert_eq!(SiteKey::load_old(state).unwrap().unwrap().public(), old);
+        assert_eq!(names(state), [SITE_KEY_FILE, OLD_SITE_KEY_FILE]);
     }
 
     #[test]

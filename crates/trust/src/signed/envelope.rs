@@ -116,7 +116,8 @@ impl<'a> Parts<'a> {
     }
 }
 
-fn decode(part: &str, what: &str) -> Result<Vec<u8>, SignedError> {
+/// Reads base64url; `what` is such as "its header".
+pub fn decode(part: &str, what: &str) -> Result<Vec<u8>, SignedError> {
     BASE64.decode(part).map_err(|_| malformed(&format!("{what} is not base64url")))
 }
 

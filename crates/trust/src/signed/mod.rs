@@ -1,11 +1,12 @@
-//! What sites sign for each other: [`Statement`], [`Delegation`] and [`Ticket`] (`docs/design/trust.md`, "What is signed").
+//! What sites sign for each other: [`Statement`], [`Delegation`] and [`Ticket`] (`docs/design/trust.md`, "What is signed"),
+//! and [`KeyChange`] ("Joining, keys, removal"), which has the same header but claims of its own.
 //!
 //! **Participants.** The site that signs (`iss`), the site that is asked, sometimes a relay or a holder between them, and the
 //! user who is named. **Goals.** A signed text names who may use it, for what and until when; one form is never taken for
 //! another. **Non-goals.** To decide what the user may do: whoever serves asks its own catalog.
 //!
 //! **Layout.** A JWT (RFC 7519) in compact form. Header, exactly: `typ` of the form, `alg` `EdDSA` (RFC 8037), `kid` the
-//! [key id](crate::SitePublicKey::key_id). Claims of all forms:
+//! [key id](crate::SitePublicKey::key_id). Claims of the first three:
 //!
 //! | claim | value |
 //! |---|---|
@@ -24,6 +25,7 @@
 
 mod delegation;
 mod envelope;
+mod key_change;
 mod replay;
 mod statement;
 mod ticket;
@@ -36,6 +38,7 @@ use percale_core::{ErrorCode, Timestamp};
 
 pub use delegation::{Delegation, MAX_DELEGATION_LIFE};
 pub use envelope::claimed_site;
+pub use key_change::{KeyChange, OLD_KEY_LIFE};
 pub use replay::ReplayGuard;
 pub use statement::{MAX_STATEMENT_LIFE, Statement};
 pub use ticket::{MAX_TICKET_LIFE, MAX_TICKET_RANGES, Ticket, TicketOp};
