@@ -372,6 +372,18 @@ impl<'a, T: Tx> Batch<'a, T> {
         self.spaces.get(&sp).cloned().ok_or_else(|| Error::corrupt(format!("space number {sp} is missing")))
     }
 
+    /// Returns a space by its id, also a removed one.
+    pub async fn space_by_id(&mut self, id: SpaceId) -> Result<Option<Arc<SpaceRow>>> {
+        // A batch has few spaces.
+        if let Some(space) = self.spaces.values().find(|row| row.space.id == id) {
+            return Ok(Some(space.clone()));
+        }
+        let found = crate::rows::site::space_by_id(self.tx, id).await?;
+        let sp = found.as_ref().map(|row| row.sp);
+        self.learn_spaces(Vec::new(), found.into_iter().collect());
+        Ok(sp.and_then(|sp| self.spaces.get(&sp)).cloned())
+    }
+
     fn learn_spaces(&mut self, asked: Vec<String>, found: Vec<SpaceRow>) {
         for name in asked {
             self.space_names.entry(name).or_insert(None);

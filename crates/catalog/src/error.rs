@@ -48,6 +48,8 @@ pub enum ErrorKind {
         /// That site.
         home: SiteId,
     },
+    /// A site asks for what only another one may ask for.
+    NotAllowed,
     /// What another site sent does not agree with the rows that are here: they cannot be trusted.
     DoesNotFit,
     /// The lease is gone, lapsed, or another holder has it.
@@ -188,6 +190,7 @@ impl Error {
             ErrorKind::Denied(_) => ErrorCode::Forbidden,
             ErrorKind::ReadOnly => ErrorCode::ReadOnly,
             ErrorKind::Foreign { .. } => ErrorCode::NotHome,
+            ErrorKind::NotAllowed => ErrorCode::Forbidden,
             ErrorKind::DoesNotFit => ErrorCode::Integrity,
             ErrorKind::LeaseExpired => ErrorCode::LeaseExpired,
             ErrorKind::InvalidRequest => ErrorCode::InvalidRequest,

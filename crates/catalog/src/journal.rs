@@ -12,7 +12,7 @@ use crate::catalog::Catalog;
 use crate::engine::{Change, Query, Tx};
 use crate::error::{Error, ErrorKind, Result};
 use crate::model::{MAX_JOURNAL, Record};
-use crate::rows::{journal, kept, peer, site, task};
+use crate::rows::{journal, kept, peer, site, task, told};
 
 /// The journal.
 impl Catalog {
@@ -39,7 +39,8 @@ impl Catalog {
         self.change(PruneJournal { keep, keep_records }).await
     }
 
-    /// Deletes answers, tokens and invitations that have ended, and tasks that ended longer than `keep_tasks` ago. Returns how many.
+    /// Deletes answers, also to other sites, tokens and invitations that have ended, and tasks that ended longer than
+    /// `keep_tasks` ago. Returns how many.
     pub async fn prune(&self, keep_tasks: Duration) -> Result<u64> {
         self.change(Prune { keep_tasks }).await
     }
@@ -145,7 +146,8 @@ impl Change for Prune {
         let tokens = kept::prune_tokens(batch.tx, now).await?;
         let invitations = peer::prune_invitations(batch.tx, now).await?;
         let tasks = task::prune(batch.tx, before(now, self.keep_tasks)).await?;
-        Ok(answers + tokens + invitations + tasks)
+        let told = told::prune(batch.tx, before(now, crate::remote::KEEP_TOLD)).await?;
+        Ok(answers + tokens + invitations + tasks + told)
     }
 
     fn finish(self, deleted: u64, _written: &Written) -> u64 {

@@ -1,25 +1,21 @@
 //! Copies of versions, and garbage.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
-use percale_core::Position;
 use percale_core::access::Caller;
-use percale_core::ids::{EntryId, StoreId, VersionId};
+use percale_core::ids::{EntryId, SpaceId, StoreId, VersionId};
 use percale_core::state::ReplicaState;
 
 use crate::batch::{Batch, Mark, Written};
 use crate::catalog::Catalog;
 use crate::engine::{Change, Query, Tx};
 use crate::error::{Error, ErrorKind, Result};
-use crate::model::{
-    Committed, Content, Garbage, NativeChange, Replica, ReplicaReport, StoreLayout, StoredReplica,
-};
+use crate::model::{Committed, Content, Garbage, NativeChange, Replica, StoreLayout, StoredReplica};
 use crate::record::{Items, PublishedItem, ReplicaItem, kind};
 use crate::rows::Lock;
 use crate::rows::entry::EntryRow;
 use crate::rows::publish::actor;
 use crate::rows::replica::{self, ReplicaRow, VersionRow};
-use crate::rows::site;
 
 /// Copies and garbage. These calls are the server's own; `actor` is only for the journal.
 impl Catalog {
@@ -31,23 +27,6 @@ impl Catalog {
     /// Notes that these bytes are deleted. A version of which nothing is left is forgotten.
     pub async fn collected(&self, deleted: Vec<Garbage>) -> Result<()> {
         self.change(Collected(deleted)).await
-    }
-
-    /// Notes what a store's site says about copies, each with its own outcome.
-    ///
-    /// # Errors
-    /// For each: `NotFound`, `Conflict` if the state may not follow the one that is known (docs/design/replicas.md) or
-    /// the root is not the version's.
-    pub async fn report_replicas(
-        &self,
-        actor: &Caller,
-        reports: Vec<ReplicaReport>,
-    ) -> Vec<Result<Position>> {
-        let count = reports.len();
-        match self.change(Report { actor: actor.clone(), reports }).await {
-            Ok(outcomes) => outcomes,
-            Err(error) => (0..count).map(|_| Err(error.clone())).collect(),
-        }
     }
 
     /// Returns the copies on a store in the order of their keys, behind the given key.
@@ -120,133 +99,53 @@ impl Query for OnStore {
     }
 }
 
-struct Report {
-    actor: Caller,
-    reports: Vec<ReplicaReport>,
-}
-
-impl Change for Report {
-    type Draft = Vec<Result<Mark>>;
-    type Out = Vec<Result<Position>>;
-
-    async fn run<T: Tx>(&self, batch: &mut Batch<'_, T>) -> Result<Self::Draft> {
-        let mut decided = Vec::with_capacity(self.reports.len());
-        for report in &self.reports {
-            match report_one(batch, report).await {
-                Err(error) if error.fault().is_some() => return Err(error),
-                outcome => decided.push(outcome),
-            }
-        }
-        let mut items: BTreeMap<i64, Vec<&ReplicaItem>> = BTreeMap::new();
-        for (sp, item) in decided.iter().flatten() {
-            items.entry(*sp).or_default().extend(item);
-        }
-        let mut marks = BTreeMap::new();
-        for (sp, items) in items {
-            let mark = match items.is_empty() {
-                true => batch.no_record(sp),
-                false => batch.record(sp, &actor(&self.actor), kind::REPLICAS_CHANGED, &Items { items })?,
-            };
-            marks.insert(sp, mark);
-        }
-        let mark_of =
-            |sp: i64| marks.get(&sp).copied().ok_or_else(|| Error::internal("a report has no record"));
-        Ok(decided.into_iter().map(|outcome| outcome.and_then(|(sp, _)| mark_of(sp))).collect())
+/// Locks the objects of versions, each of which stands for all copies of it, and loads those copies. Spaces that are not
+/// known are passed over.
+pub(crate) async fn lock_copies<T: Tx>(
+    batch: &mut Batch<'_, T>,
+    versions: Vec<(SpaceId, VersionId)>,
+) -> Result<()> {
+    let mut keys = BTreeSet::new();
+    for (space, version) in versions {
+        keys.extend(batch.space_by_id(space).await?.map(|row| (row.sp, version)));
     }
-
-    fn finish(self, draft: Self::Draft, written: &Written) -> Self::Out {
-        draft.into_iter().map(|draft| draft.map(|mark| written.position(mark))).collect()
+    let keys: Vec<(i64, VersionId)> = keys.into_iter().collect();
+    batch.load_replicas(keys.clone()).await?;
+    let mut entries = BTreeSet::new();
+    for (sp, version) in &keys {
+        entries.extend(batch.replicas(*sp, *version).await?.first().map(|row| (*sp, row.entry)));
     }
+    batch.load_entries(&entries.into_iter().collect::<Vec<_>>(), Lock::Update).await?;
+    // What was read before the objects were locked is read again.
+    for (sp, version) in &keys {
+        batch.reload_replicas(*sp, *version);
+    }
+    batch.load_replicas(keys).await
 }
 
-/// Finds a space by id for a change.
-async fn space_of<T: Tx>(batch: &mut Batch<'_, T>, id: percale_core::ids::SpaceId) -> Result<i64> {
-    let found = site::space_by_id(batch.tx, id).await?.filter(|row| !row.is_removed);
-    let missing = || Error::new(ErrorKind::SpaceNotFound, format!("there is no space {id}"));
-    let found = found.ok_or_else(missing)?;
-    found.require_home()?;
-    batch.space(found.sp).await.map(|space| space.sp)
+/// Returns the copy of a version on a store.
+pub(crate) async fn find_copy<T: Tx>(
+    batch: &mut Batch<'_, T>,
+    sp: i64,
+    version: VersionId,
+    store: StoreId,
+) -> Result<Option<ReplicaRow>> {
+    let st = batch.store(store).await?.st;
+    Ok(batch.replicas(sp, version).await?.into_iter().find(|row| row.st == st))
 }
 
-/// Finds the copy of a version on a store, with the object locked.
-async fn copy_of<T: Tx>(
+/// The same for one that must be there.
+pub(crate) async fn copy_of<T: Tx>(
     batch: &mut Batch<'_, T>,
     sp: i64,
     version: VersionId,
     store: StoreId,
 ) -> Result<ReplicaRow> {
-    let st = batch.store(store).await?.st;
-    let find = |rows: Vec<ReplicaRow>| rows.into_iter().find(|row| row.st == st);
     let missing = || {
         let message = format!("there is no copy of version {version} on store {store}");
         Error::new(ErrorKind::NotFound, message)
     };
-    let copy = find(batch.replicas(sp, version).await?).ok_or_else(missing)?;
-    // The object's row stands for all its copies. What was read before it was locked is read again.
-    batch.entry(sp, copy.entry, Lock::Update).await?;
-    batch.reload_replicas(sp, version);
-    find(batch.replicas(sp, version).await?).ok_or_else(missing)
-}
-
-/// Decides on one report. Returns what is new, if anything is.
-async fn report_one<T: Tx>(
-    batch: &mut Batch<'_, T>,
-    report: &ReplicaReport,
-) -> Result<(i64, Option<ReplicaItem>)> {
-    let ReplicaReport { version, store, state, .. } = report;
-    let sp = space_of(batch, report.space).await?;
-    let row = copy_of(batch, sp, *version, *store).await?;
-    if !row.replica.state.may_become(*state) {
-        let message = format!(
-            "the copy of version {version} on store {store} is {} and cannot become {state}",
-            row.replica.state
-        );
-        return Err(Error::new(ErrorKind::Conflict { version: Some(*version) }, message));
-    }
-    let entry = batch.entry(sp, row.entry, Lock::Update).await?;
-    let current = entry.filter(|entry| entry.version() == Some(*version));
-    let mut new_root = None;
-    if let Some(root) = report.root {
-        let known = match &current {
-            Some(entry) => entry.content.as_ref().and_then(|content| content.root),
-            None => replica::version(batch.tx, sp, *version).await?.and_then(|former| former.root),
-        };
-        match known {
-            Some(known) if known != root => {
-                let message = format!(
-                    "the copy of version {version} on store {store} does not have the version's root"
-                );
-                return Err(Error::new(ErrorKind::Conflict { version: Some(*version) }, message));
-            }
-            Some(_) => {}
-            None => new_root = Some(root),
-        }
-    }
-    let mut new = row.clone();
-    new.replica.state = *state;
-    if report.generation.is_some() {
-        new.replica.generation = report.generation.clone();
-    }
-    if report.is_checked {
-        new.replica.checked = Some(batch.now());
-    }
-    if let Some(root) = new_root {
-        match current {
-            Some(entry) => {
-                let content = entry.content.clone().map(|content| Content { root: Some(root), ..content });
-                batch.change(EntryRow { content, ..(*entry).clone() });
-            }
-            None => drop(replica::set_version_root(batch.tx, sp, *version, root).await?),
-        }
-    }
-    let is_news = new_root.is_some()
-        || new.replica.state != row.replica.state
-        || new.replica.generation != row.replica.generation;
-    let item = is_news.then(|| ReplicaItem::new(&new.replica, new_root));
-    if new != row {
-        batch.change_replica(new);
-    }
-    Ok((sp, item))
+    find_copy(batch, sp, version, store).await?.ok_or_else(missing)
 }
 
 struct NativeChanged {
@@ -274,7 +173,12 @@ impl Change for NativeChanged {
         if !matches!(state, ReplicaState::Writing | ReplicaState::Unverified) {
             return Err(Error::invalid("a file that changed is being written or not verified"));
         }
-        let sp = space_of(batch, self.change.space).await?;
+        let missing = || {
+            let message = format!("there is no space {}", self.change.space);
+            Error::new(ErrorKind::SpaceNotFound, message)
+        };
+        let sp = crate::copies::home_space(batch, self.change.space).await?.ok_or_else(missing)?;
+        lock_copies(batch, vec![(self.change.space, *version)]).await?;
         let row = copy_of(batch, sp, *version, *store).await?;
         let conflict = |current| {
             let message = format!("version {version} is not current any more");

@@ -9,11 +9,13 @@ pub(crate) mod grant;
 pub(crate) mod journal;
 pub(crate) mod kept;
 pub(crate) mod lease;
+pub(crate) mod outbox;
 pub(crate) mod peer;
 pub(crate) mod publish;
 pub(crate) mod replica;
 pub(crate) mod site;
 pub(crate) mod task;
+pub(crate) mod told;
 
 /// How strongly rows are locked while they are read. SQLite has one writer and needs none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

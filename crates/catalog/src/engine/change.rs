@@ -11,6 +11,7 @@ use super::Tx;
 use crate::batch::{Batch, IdCache, Wants, Written};
 use crate::error::{Error, Fault, Result};
 use crate::model::{Answer, AnswerKey};
+use crate::rows::told::{self, LateAnswer};
 
 /// A question. May be asked again if the connection breaks.
 pub(crate) trait Query: Send + Sync + 'static {
@@ -45,6 +46,11 @@ pub(crate) trait Change: Send + Sync + 'static {
         Ok(Vec::new())
     }
 
+    /// Returns what other sites are told about their arrivals, to keep in the same transaction.
+    fn told(&self, _draft: &Self::Draft, _written: &Written) -> Vec<LateAnswer> {
+        Vec::new()
+    }
+
     /// Makes what the caller gets.
     fn finish(self, draft: Self::Draft, written: &Written) -> Self::Out;
 }
@@ -55,6 +61,7 @@ pub(crate) trait Job<T: Tx>: Send {
     fn want(&self, wants: &mut Wants);
     fn run<'a>(&'a mut self, batch: &'a mut Batch<'_, T>) -> BoxFuture<'a, Result<()>>;
     fn answers(&self, written: &Written) -> Result<Vec<(AnswerKey, Answer)>>;
+    fn told(&self, written: &Written) -> Vec<LateAnswer>;
     /// Tells the caller what became of it, once that is durable.
     fn deliver(self: Box<Self>, written: &Written);
     /// Tells the caller that nothing of it happened, or that it is not known.
@@ -107,6 +114,13 @@ impl<T: Tx, C: Change> Job<T> for Ticket<C> {
         }
     }
 
+    fn told(&self, written: &Written) -> Vec<LateAnswer> {
+        match &self.draft {
+            Some(Ok(draft)) => self.change.told(draft, written),
+            _ => Vec::new(),
+        }
+    }
+
     fn deliver(self: Box<Self>, written: &Written) {
         let Ticket { change, draft, reply, .. } = *self;
         let answer = match draft {
@@ -148,9 +162,12 @@ pub(crate) async fn run_jobs<T: Tx>(
     batch.flush().await?;
     let written = batch.write_journal().await?;
     let mut answers = HashMap::new();
+    let mut told = Vec::new();
     for job in jobs.iter() {
         answers.extend(job.answers(&written)?);
+        told.extend(job.told(&written));
     }
+    told::set(tx, told).await?;
     if !answers.is_empty() {
         crate::idempotency::keep(tx, answers).await?;
     }

@@ -239,6 +239,19 @@ pub enum CopyAnswer {
     Gone,
 }
 
+/// What became of a copy that was to be taken away.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "answer", rename_all = "snake_case")]
+pub enum EvictAnswer {
+    /// It is no copy any more. Its bytes are garbage, at another site once that has applied the record.
+    Removed {
+        /// The journal behind it.
+        position: Position,
+    },
+    /// It was none.
+    Gone,
+}
+
 /// What the home answers to a report about a copy.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "answer", rename_all = "snake_case")]
@@ -266,8 +279,8 @@ pub enum ReportAnswer {
 pub struct OutboxRow {
     /// Its number. A number is never used again.
     pub number: u64,
-    /// The home of the space; nothing if that is this site by now.
-    pub home: Option<SiteId>,
+    /// The home of the space.
+    pub home: SiteId,
     /// The report.
     pub report: ReplicaReport,
 }

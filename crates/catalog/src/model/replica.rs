@@ -22,6 +22,17 @@ pub struct Replica {
     pub checked: Option<Timestamp>,
 }
 
+/// Which copy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct CopyId {
+    /// The space.
+    pub space: SpaceId,
+    /// The version.
+    pub version: VersionId,
+    /// The store.
+    pub store: StoreId,
+}
+
 /// What a store's site says about a copy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReplicaReport {

@@ -6,7 +6,7 @@ use percale_catalog::*;
 use percale_core::access::{Caller, Identity, Subject};
 use percale_core::ids::{SiteId, SpaceId, StoreId, VersionId};
 use percale_core::tree::RootHash;
-use percale_core::{ByteCount, ObjectPath};
+use percale_core::{ByteCount, ObjectPath, Timestamp};
 use serde_json::json;
 
 /// Makes of each case a test on SQLite and one on PostgreSQL.
@@ -64,6 +64,14 @@ pub fn new_store(name: &str, layout: StoreLayout) -> NewStore {
         config: json!({ "v": 1 }),
         secret: None,
     }
+}
+
+/// Makes the id of an arrival that says that it was made at this time.
+pub fn arrival_made(at: Timestamp) -> ArrivalId {
+    let (seconds, micros) = (at.as_micros().div_euclid(1_000_000), at.as_micros().rem_euclid(1_000_000));
+    let nanos = u32::try_from(micros).unwrap() * 1000;
+    let at = uuid::Timestamp::from_unix(uuid::NoContext, u64::try_from(seconds).unwrap(), nanos);
+    ArrivalId(uuid::Uuid::new_v7(at))
 }
 
 pub const HOUR: Duration = Duration::from_secs(3600);
@@ -141,7 +149,7 @@ impl Site {
     }
 
     /// Writes a UUID as the database reads it in a statement.
-    fn uuid(&self, id: uuid::Uuid) -> String {
+    pub fn uuid(&self, id: uuid::Uuid) -> String {
         if self.is_postgres() { format!("'{id}'::uuid") } else { format!("x'{}'", id.simple()) }
     }
 
