@@ -3,13 +3,14 @@
 use percale_catalog::*;
 use percale_core::ByteCount;
 use percale_core::access::{Permission, Subject};
-use percale_core::ids::StoreId;
+use percale_core::ids::{SiteId, StoreId};
 use percale_core::state::ReplicaState;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
+use serde_json::json;
 
-use crate::pair::Pair;
-use crate::site::{Site, new_store, path, root, subject};
+use crate::pair::{HOME, OWN, Pair, channel, described, other, snapshot};
+use crate::site::{Site, kind, new_store, path, root, subject, user};
 
 #[derive(Debug, Clone)]
 enum Op {
@@ -184,3 +185,191 @@ fn a_follower_of_sqlite_has_the_rows_of_its_home() {
 fn a_follower_of_postgres_has_the_rows_of_its_home() {
     run_all(percale_testkit::faults::rounds("PERCALE_FOLLOW_CASES", 24), async || Site::postgres().await);
 }
+
+async fn a_follower_answers_as_its_home_and_changes_nothing(home: Site) {
+    let pair = Pair::of(home).await;
+    pair.home.put("/lab/run/x", 1).await;
+    let alice: Subject = "user:alice".parse().unwrap();
+    let bob: Subject = "user:bob@site:baltic".parse().unwrap();
+    let run = path("/lab/run");
+    pair.home.catalog.set_grant(&pair.home.admin, &run, alice.clone(), Permission::Write).await.unwrap();
+    pair.home.catalog.set_grant(&pair.home.admin, &run, bob, Permission::Read).await.unwrap();
+    pair.catch_up(2).await;
+    let Pair { own, home, .. } = &pair;
+    let entry = own.stat("/lab/run/x").await.unwrap();
+    assert_eq!(entry, home.stat("/lab/run/x").await.unwrap());
+    // Each site's own users are called so there: the home's alice is another than this site's.
+    assert_eq!(own.catalog.permission(&user("bob"), &run).await.unwrap(), Some(Permission::Read));
+    assert_eq!(own.catalog.permission(&user("alice"), &run).await.unwrap(), None);
+    let alice_here = user("alice").seen(HOME, OWN);
+    assert_eq!(own.catalog.permission(&alice_here, &run).await.unwrap(), Some(Permission::Write));
+    let space = own.catalog.followed_space(pair.space()).await.unwrap().unwrap();
+    assert_eq!((space.home, space.owner.to_string()), (Some(pair.home_id), "user:owner@site:alps".into()));
+    assert_eq!(own.catalog.followed(pair.home_id).await.unwrap(), [pair.stands().await]);
+    assert_eq!(own.catalog.followed_space(own.space.id).await.unwrap(), None, "it is at home there");
+
+    let foreign = ErrorKind::Foreign { home: pair.home_id };
+    let admin = &own.admin;
+    assert_eq!(kind(own.catalog.create_collection(admin, &path("/lab/new"), false).await), foreign);
+    assert_eq!(kind(own.prepare(own.wanted("/lab/new", Condition::Any)).await), foreign);
+    assert_eq!(kind(own.rename("/lab/run", "/lab/walk", false).await), foreign);
+    assert_eq!(kind(own.remove("/lab/run", true).await), foreign);
+    assert_eq!(kind(own.catalog.remove_some(admin, &run, 1).await), foreign);
+    assert_eq!(kind(own.catalog.set_grant(admin, &run, alice, Permission::Read).await), foreign);
+    let lab = "lab".parse().unwrap();
+    assert_eq!(kind(own.catalog.update_space(admin, &lab, SpaceChange::default()).await), foreign);
+    assert_eq!(kind(own.catalog.remove_space(admin, &lab).await), foreign);
+    assert_eq!(kind(own.catalog.snapshot(pair.space()).await), foreign);
+    let mut wanted = own.wanted("/own/x", Condition::Any);
+    wanted.store = home.store;
+    assert_eq!(kind(own.prepare(wanted).await), foreign, "a store of another site takes no writes here");
+    pair.assert_same().await;
+}
+
+async fn a_name_that_another_space_has_is_refused_by_name(home: Site) {
+    let pair = Pair::of(home).await;
+    let Pair { own, home, .. } = &pair;
+    // A space of the home that is called as one of this site.
+    let new = NewSpace {
+        name: "own".parse().unwrap(),
+        owner: subject("owner"),
+        scope: SpaceScope::Private,
+        store: None,
+    };
+    let theirs = home.catalog.create_space(&home.admin, new).await.unwrap().id;
+    let pieces = snapshot(&home.catalog, theirs).await;
+    let refused = own.catalog.follow_snapshot(theirs, pair.home_id, HOME, OWN, channel(pieces)).await;
+    let error = refused.unwrap_err();
+    assert_eq!(*error.kind(), ErrorKind::AlreadyExists { version: None });
+    assert!(error.to_string().contains("at home at this site"), "{error}");
+    // And one of a third site that is called as the home's.
+    let third = other(home, "coral").await;
+    let new = NewSpace {
+        name: "lab".parse().unwrap(),
+        owner: subject("owner"),
+        scope: SpaceScope::Private,
+        store: None,
+    };
+    let theirs = third.catalog.create_space(&third.admin, new).await.unwrap().id;
+    let pieces = snapshot(&third.catalog, theirs).await;
+    let third_id = third.catalog.site().await.unwrap().id;
+    let refused = own.catalog.follow_snapshot(theirs, third_id, "coral", OWN, channel(pieces)).await;
+    let error = refused.unwrap_err();
+    assert_eq!(*error.kind(), ErrorKind::AlreadyExists { version: None });
+    assert!(error.to_string().contains("at the site 'alps'"), "{error}");
+    assert_eq!(own.catalog.followed_space(theirs).await.unwrap(), None);
+    pair.assert_same().await;
+}
+
+async fn a_removed_space_is_removed_here(home: Site) {
+    let pair = Pair::of(home).await;
+    pair.home.put("/lab/x", 1).await;
+    pair.home.remove("/lab/x", false).await.unwrap();
+    pair.home.collect().await;
+    pair.home.catalog.remove_space(&pair.home.admin, &"lab".parse().unwrap()).await.unwrap();
+    pair.catch_up(2).await;
+    assert_eq!(pair.own.catalog.followed_space(pair.space()).await.unwrap(), None);
+    assert_eq!(pair.own.catalog.followed(pair.home_id).await.unwrap(), []);
+    assert_eq!(kind(pair.own.catalog.space_digest(pair.space()).await), ErrorKind::SpaceNotFound);
+    assert_eq!(pair.own.catalog.spaces(&pair.own.admin).await.unwrap().len(), 1);
+    pair.own.assert_sound().await;
+    // Its journal is still there, its name is free, and nothing follows.
+    let position = pair.stands().await;
+    assert_eq!(position, pair.home.catalog.position(pair.space()).await.unwrap());
+    assert_eq!(pair.follow(Vec::new()).await.unwrap().position, position);
+    let new = NewSpace {
+        name: "lab".parse().unwrap(),
+        owner: subject("owner"),
+        scope: SpaceScope::Private,
+        store: None,
+    };
+    pair.own.catalog.create_space(&pair.own.admin, new).await.unwrap();
+}
+
+async fn two_servers_that_follow_at_once_are_one(home: Site) {
+    let pair = Pair::of(home).await;
+    let before = pair.stands().await;
+    for n in 0..30 {
+        pair.home.put(&format!("/lab/{}", n % 4), n).await;
+    }
+    let records = pair.records(before, 100).await;
+    let second = pair.own.second().await;
+    let follow = async |catalog: &Catalog| {
+        for chunk in records.chunks(3) {
+            // Whoever comes later finds them applied.
+            catalog.follow(pair.space(), pair.home_id, HOME, OWN, chunk.to_vec()).await.unwrap();
+        }
+    };
+    tokio::join!(follow(&pair.own.catalog), follow(&second));
+    pair.assert_same().await;
+    let pieces = snapshot(&pair.home.catalog, pair.space()).await;
+    let take = async |catalog: &Catalog| {
+        catalog.follow_snapshot(pair.space(), pair.home_id, HOME, OWN, channel(pieces.clone())).await.unwrap()
+    };
+    tokio::join!(take(&pair.own.catalog), take(&second));
+    pair.assert_same().await;
+}
+
+async fn stores_of_other_sites_are_learned(home: Site) {
+    let pair = Pair::of(home).await;
+    let catalog = &pair.own.catalog;
+    let theirs = async || {
+        let mut stores = catalog.all_stores().await.unwrap();
+        stores.retain(|store| store.site == Some(pair.home_id));
+        stores.into_iter().map(|store| (store.id, store.name, store.layout, store.state)).collect::<Vec<_>>()
+    };
+    let mut one = described(&pair.home.catalog).await.remove(0);
+    assert_eq!(theirs().await, [(one.id, "disk".to_owned(), StoreLayout::Managed, StoreState::Online)]);
+    assert_eq!(catalog.stores().await.unwrap().len(), 1, "only own ones are offered");
+    (one.name, one.layout, one.state) = ("tape".into(), StoreLayout::Native, StoreState::ReadOnly);
+    catalog.learn_stores(pair.home_id, vec![one.clone()]).await.unwrap();
+    let changed = (one.id, "tape".to_owned(), StoreLayout::Native, StoreState::ReadOnly);
+    assert_eq!(theirs().await, [changed]);
+    // One that a record names before its site has told of it.
+    let early = StoreId::new();
+    pair.home.put("/lab/x", 1).await;
+    pair.catch_up(10).await;
+    let version = pair.home.version("/lab/x").await;
+    let copy = json!({ "items": [{ "version": version, "store": early, "state": "good", "key": "k" }] });
+    pair.apply("replicas.changed", copy).await.unwrap();
+    let stores = catalog.all_stores().await.unwrap();
+    let nobody = stores.iter().find(|store| store.id == early).unwrap();
+    assert_eq!((nobody.site, nobody.state), (Some(SiteId(uuid::Uuid::nil())), StoreState::Offline));
+    let coral = SiteId::new();
+    let early = ForeignStore {
+        id: early,
+        name: "disk".into(),
+        layout: StoreLayout::Managed,
+        state: StoreState::Online,
+    };
+    catalog.learn_stores(coral, vec![early.clone()]).await.unwrap();
+    let open = pair.own.catalog.open_object(&pair.own.admin, &path("/lab/x"), None).await.unwrap();
+    assert_eq!(open.replicas.len(), 2);
+    // What is not listed any more stays, and is offline.
+    catalog.learn_stores(pair.home_id, Vec::new()).await.unwrap();
+    assert_eq!(theirs().await[0].3, StoreState::Offline);
+    assert_eq!(
+        pair.own.catalog.open_object(&pair.own.admin, &path("/lab/x"), None).await.unwrap().replicas.len(),
+        2
+    );
+    // Nobody claims what is another's, and then the others of the call do not count either.
+    let mine = ForeignStore { id: pair.own.store, ..one.clone() };
+    let new = ForeignStore { id: StoreId::new(), ..one.clone() };
+    for claimed in [mine, early, new.clone()] {
+        let refused = catalog.learn_stores(pair.home_id, vec![new.clone(), claimed]).await;
+        assert_eq!(kind(refused), ErrorKind::InvalidRequest);
+    }
+    assert_eq!(kind(catalog.learn_stores(pair.own_id, vec![new]).await), ErrorKind::InvalidRequest);
+    assert_eq!(theirs().await.len(), 1);
+    let refused = catalog.update_store(one.id, StoreChange::default()).await;
+    assert_eq!(kind(refused), ErrorKind::Foreign { home: pair.home_id });
+    pair.own.assert_sound().await;
+}
+
+on_both!(
+    a_follower_answers_as_its_home_and_changes_nothing,
+    a_name_that_another_space_has_is_refused_by_name,
+    a_removed_space_is_removed_here,
+    two_servers_that_follow_at_once_are_one,
+    stores_of_other_sites_are_learned,
+);
