@@ -103,6 +103,14 @@ pub struct Accept {
     pub invitation: String,
 }
 
+/// Changes a site.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct MemberChange {
+    /// Whether it takes new data.
+    pub state: MemberState,
+}
+
 /// A site as its administrators see it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct SiteStatus {
@@ -111,7 +119,7 @@ pub struct SiteStatus {
     pub member: Member,
     /// Whether it is the site that answers.
     pub is_self: bool,
-    /// Whether requests get through now: `direct`, `reverse` (it dialled us), `relay`, or `unreachable`.
+    /// Whether requests get through now: `self`, `direct`, `reverse` (it dialled us), `relay`, or `unreachable`.
     pub route: String,
     /// When it last answered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -348,6 +356,15 @@ pub enum CopyAnswer {
     Noted(Position),
     /// The store has a copy of this version at another key: this one is too many.
     Known(String),
+    /// The report does not follow from what the home knows, which stands.
+    Refused {
+        /// The state that the home knows.
+        state: ReplicaState,
+        /// What the home knows to tell its content from the next.
+        generation: Option<String>,
+        /// The journal when it was refused.
+        position: Position,
+    },
     /// The version, or the copy, is no longer wanted.
     Gone,
 }

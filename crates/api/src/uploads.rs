@@ -1,7 +1,7 @@
 //! Resumable uploads, and the answers to frames.
 
 use percale_core::digest::Digest;
-use percale_core::ids::{LeaseId, VersionId};
+use percale_core::ids::{LeaseId, SpaceId, VersionId};
 use percale_core::range::RangeSet;
 use percale_core::tree::RootHash;
 use percale_core::{ByteRange, ObjectPath, Timestamp};
@@ -191,6 +191,10 @@ pub struct PullItem {
     #[serde(default)]
     #[schema(value_type = Option<u64>)]
     pub version: Option<VersionId>,
+    /// The space, for a version that is meant wherever its object is by now; then the path is only shown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, format = "uuid")]
+    pub space: Option<SpaceId>,
     /// The wanted ranges, widened to whole groups of 1 MiB; all if absent.
     #[serde(default)]
     #[schema(value_type = Option<Vec<Range>>)]

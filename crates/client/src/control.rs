@@ -67,7 +67,7 @@ fn get(operation: impl Into<String>, path: impl Into<String>) -> Call {
     Call::new(operation, Method::GET, path)
 }
 
-fn component(prefix: &str, name: &str) -> String {
+pub(crate) fn component(prefix: &str, name: &str) -> String {
     let mut path = format!("{prefix}/");
     encode_component(&mut path, name);
     path
@@ -355,6 +355,10 @@ impl Client {
         let call = get(&operation, encode_path("/v1/trees", path))
             .header(ACCEPT.as_str(), media::TREE)
             .optional("version", version);
+        self.fetch_tree(operation, call).await
+    }
+
+    pub(crate) async fn fetch_tree(&self, operation: String, call: Call) -> crate::Result<HashTree> {
         let answer = self.fetch(call).await?;
         HashTree::decode(&answer.body).map_err(|error| {
             Error::new(ErrorKind::Integrity, ErrorCode::Integrity, operation, error.to_string())

@@ -32,6 +32,7 @@ pub mod put;
 pub mod read;
 pub mod report;
 mod retry;
+mod sites;
 mod upload;
 mod walk;
 

@@ -1,10 +1,12 @@
 //! Calls between sites (`docs/design/federation.md`).
 
 use bytes::Bytes;
+use percale_api::media;
 use percale_api::peer::{Changed, Changes, CopyAnswers, CopyReports, Join, Publish, PublishAnswer, Roster};
 use percale_core::ErrorCode;
-use percale_core::ids::SpaceId;
-use reqwest::header::{CONNECTION, UPGRADE};
+use percale_core::ids::{SpaceId, VersionId};
+use percale_core::tree::HashTree;
+use reqwest::header::{ACCEPT, CONNECTION, UPGRADE};
 use reqwest::{Method, Response, StatusCode};
 
 use crate::client::{Call, Client, Repeat};
@@ -84,6 +86,16 @@ impl Client {
     pub async fn peer_copies(&self, copies: &CopyReports) -> crate::Result<CopyAnswers> {
         let call = Call::new("report copies to the home site", Method::POST, "/v1/peer/copies").json(copies);
         self.json(call.repeat(Repeat::Safe)).await
+    }
+
+    /// Fetches the hash tree of a version that the site has.
+    ///
+    /// # Errors
+    /// As the site answers; `integrity` for what is no tree.
+    pub async fn peer_tree(&self, space: SpaceId, version: VersionId) -> crate::Result<HashTree> {
+        let operation = format!("read the hash tree of version {version}");
+        let call = Call::new(&*operation, Method::GET, format!("/v1/peer/trees/{space}/{version}"));
+        self.fetch_tree(operation.clone(), call.header(ACCEPT.as_str(), media::TREE)).await
     }
 
     /// Turns a connection into one of another protocol.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use percale_api::entries::{Content, Entry};
 use percale_api::uploads::PullItem;
+use percale_core::ids::SpaceId;
 use percale_core::tree::{GROUP_SIZE, HashTree, group_count};
 use percale_core::{ByteCount, ByteRange, ErrorCode, ObjectPath};
 use percale_mover::{DataFrame, Frame};
@@ -21,6 +22,8 @@ pub struct Reader {
     operation: Arc<str>,
     path: ObjectPath,
     content: Content,
+    /// Whose version is meant, where the path may be another one meanwhile.
+    space: Option<SpaceId>,
     tree: Option<HashTree>,
     /// What is still to be handed out.
     rest: ByteRange,
@@ -66,19 +69,20 @@ impl Client {
             operation: operation.into(),
             path: entry.path.clone(),
             content,
+            space: None,
             tree,
             rest,
             stream: None,
         })
     }
 
-    /// Opens a range of a version whose tree is known already; whole groups only are read, so a range that lies on their
-    /// borders gives whole groups.
-    pub fn read_known(
+    /// Opens a range of a version, wherever its object is now. Groups are only compared with the hashes that come with them:
+    /// whoever asks has the tree, and verifies. A range on the borders of groups gives whole groups.
+    pub fn read_version(
         &self,
+        space: SpaceId,
         path: &ObjectPath,
         content: &Content,
-        tree: Option<HashTree>,
         range: ByteRange,
     ) -> Reader {
         Reader {
@@ -86,7 +90,8 @@ impl Client {
             operation: format!("read {path}").into(),
             path: path.clone(),
             content: content.clone(),
-            tree,
+            space: Some(space),
+            tree: None,
             rest: range,
             stream: None,
         }
@@ -139,6 +144,7 @@ impl Reader {
                 let item = PullItem {
                     path: self.path.clone(),
                     version: Some(self.content.version),
+                    space: self.space,
                     ranges: Some(vec![self.rest.align_out(GROUP_SIZE, ByteCount(self.content.size))]),
                 };
                 FrameStream::open(&self.client, &self.operation, vec![item]).await?

@@ -160,6 +160,7 @@ async fn stream(shared: &Arc<Shared>, segment: ByteRange) -> crate::Result<()> {
     let item = PullItem {
         path: shared.wanted.path.clone(),
         version: Some(shared.wanted.content.version),
+        space: None,
         ranges: Some(vec![segment]),
     };
     let mut frames = FrameStream::open(&shared.client, &shared.operation, vec![item]).await?;

@@ -81,7 +81,7 @@ async fn get_once(
     };
     let items = open.iter().map(|at| {
         let Wanted { path, content, .. } = &batch[*at];
-        PullItem { path: path.clone(), version: Some(content.version), ranges: None }
+        PullItem { path: path.clone(), version: Some(content.version), space: None, ranges: None }
     });
     let mut frames = match FrameStream::open(client, &operation, items.collect()).await {
         Ok(frames) => frames,

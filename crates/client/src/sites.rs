@@ -1,0 +1,68 @@
+//! The sites of the fabric.
+
+use std::time::Duration;
+
+use percale_api::Page;
+use percale_api::peer::{Accept, Invitation, MemberChange, MemberState, NewInvitation, SiteStatus};
+use reqwest::Method;
+
+use crate::client::{Call, Client, Repeat};
+use crate::control::component;
+
+impl Client {
+    /// Lists the sites of the fabric, by name.
+    ///
+    /// # Errors
+    /// As the server answers.
+    pub async fn all_sites(&self) -> crate::Result<Vec<SiteStatus>> {
+        let page: Page<SiteStatus> = self.json(Call::new("list sites", Method::GET, "/v1/sites")).await?;
+        Ok(page.items)
+    }
+
+    /// Shows a site of the fabric.
+    ///
+    /// # Errors
+    /// As the server answers.
+    pub async fn member(&self, name: &str) -> crate::Result<SiteStatus> {
+        self.json(Call::new(format!("show site {name}"), Method::GET, component("/v1/sites", name))).await
+    }
+
+    /// Makes an invitation for another site; a day long if no life is given.
+    ///
+    /// # Errors
+    /// As the server answers.
+    pub async fn invite_site(&self, life: Option<Duration>) -> crate::Result<Invitation> {
+        let new = NewInvitation { life_s: life.map(|life| life.as_secs()) };
+        self.json(Call::new("invite a site", Method::POST, "/v1/sites/invitations").json(&new)).await
+    }
+
+    /// Lets the site join the fabric of the one that made the invitation. Returns the sites.
+    ///
+    /// # Errors
+    /// As the server answers.
+    pub async fn join_site(&self, invitation: &str) -> crate::Result<Vec<SiteStatus>> {
+        let accept = Accept { invitation: invitation.to_owned() };
+        let call = Call::new("join a fabric", Method::POST, "/v1/sites/join").json(&accept);
+        // The same site may use an invitation again.
+        let page: Page<SiteStatus> = self.json(call.repeat(Repeat::Safe)).await?;
+        Ok(page.items)
+    }
+
+    /// Drains a site, or takes that back.
+    ///
+    /// # Errors
+    /// As the server answers.
+    pub async fn change_member(&self, name: &str, state: MemberState) -> crate::Result<SiteStatus> {
+        let call = Call::new(format!("change site {name}"), Method::PATCH, component("/v1/sites", name));
+        self.json(call.json(&MemberChange { state }).repeat(Repeat::Safe)).await
+    }
+
+    /// Removes a site from the fabric.
+    ///
+    /// # Errors
+    /// As the server answers.
+    pub async fn remove_member(&self, name: &str) -> crate::Result<()> {
+        let call = Call::new(format!("remove site {name}"), Method::DELETE, component("/v1/sites", name));
+        self.fetch(call).await.map(drop)
+    }
+}

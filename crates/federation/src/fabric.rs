@@ -1,0 +1,476 @@
+//! This site among the others.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Duration;
+
+use http::{HeaderMap, HeaderName, HeaderValue};
+use percale_api::fields;
+use percale_catalog::{Catalog, PeerState};
+use percale_client::{Client, ClientOptions, RetryPolicy};
+use percale_core::access::Caller;
+use percale_core::ids::{SiteId, TokenId};
+use percale_core::{ErrorCode, Position, Timestamp};
+use percale_trust::signed::Statement;
+use percale_trust::tls::{SiteCertificate, site_client_config};
+use percale_trust::{SiteKey, SitePublicKey};
+
+use crate::error::{Error, Result};
+use crate::reverse::Reverse;
+use crate::roster::{self, Member, Roster};
+
+/// How long a statement is good: a request is answered, or begins its body, well within.
+const STATEMENT_LIFE: Duration = Duration::from_secs(120);
+/// Streams of one bulk transfer between sites.
+const STREAMS: usize = 4;
+
+/// What a site is to the others.
+#[derive(Debug)]
+pub struct OwnSite {
+    /// Its id.
+    pub id: SiteId,
+    /// Its name.
+    pub name: String,
+    /// What it signs with.
+    pub key: SiteKey,
+    /// What it shows to other sites.
+    pub certificate: SiteCertificate,
+    /// Where it can be reached; nothing if it only dials out.
+    pub urls: Vec<String>,
+}
+
+impl OwnSite {
+    /// Tells whether other sites can dial it.
+    pub fn is_dialable(&self) -> bool {
+        !self.urls.is_empty()
+    }
+}
+
+/// What is known of the way to a member.
+#[derive(Debug, Clone, Default)]
+pub struct Contact {
+    /// When it last answered.
+    pub seen: Option<Timestamp>,
+    /// Round trip of the last exchange.
+    pub rtt: Option<Duration>,
+    /// How far its clock is ahead, in microseconds.
+    pub clock_us: Option<i64>,
+    /// Why the last exchange failed.
+    pub fault: Option<String>,
+}
+
+/// How requests reach a member.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Route {
+    /// It is dialled.
+    Direct(String),
+    /// Over connections that it has dialled.
+    Reverse,
+    /// Through another member, since neither can dial the other.
+    Relay(SiteId),
+}
+
+/// On whose behalf a request between sites is made.
+#[derive(Debug, Clone)]
+pub enum Acting {
+    /// The site itself.
+    Site,
+    /// A user, as this site knows it.
+    User(Caller),
+    /// A task, by the delegation that it holds.
+    Task(String),
+}
+
+/// This site among the others. Cheap to clone.
+#[derive(Clone)]
+pub struct Fabric {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    own: OwnSite,
+    catalog: Catalog,
+    roster: RwLock<Arc<Roster>>,
+    contacts: Mutex<HashMap<SiteId, Contact>>,
+    clients: Mutex<HashMap<SiteId, Connected>>,
+    reverse: Reverse,
+    changed: tokio::sync::watch::Sender<u64>,
+}
+
+/// Returns the time of a change that takes the place of what is known.
+pub(crate) fn newer_than(known: Option<&Arc<Member>>) -> Timestamp {
+    let after = known.map(|known| known.changed.after(Duration::from_micros(1)));
+    Timestamp::now().max(after.unwrap_or(Timestamp::EPOCH))
+}
+
+/// Tells whether both are called, reached and known in the same way.
+fn is_same_site(known: &Member, said: &Member) -> bool {
+    let Member { id, name, key, old_key, urls, is_dialable, issuers, .. } = said;
+    (id, name, key, old_key, urls, is_dialable, issuers)
+        == (
+            &known.id,
+            &known.name,
+            &known.key,
+            &known.old_key,
+            &known.urls,
+            &known.is_dialable,
+            &known.issuers,
+        )
+}
+
+/// The connections to a member, and what they were made for.
+struct Connected {
+    member: Arc<Member>,
+    route: Route,
+    client: Client,
+}
+
+impl std::fmt::Debug for Fabric {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Fabric").field("own", &self.inner.own.name).finish_non_exhaustive()
+    }
+}
+
+impl Fabric {
+    /// Reads the roster, and enters this site into it as it is now.
+    ///
+    /// # Errors
+    /// Those of the catalog.
+    pub async fn open(own: OwnSite, catalog: Catalog) -> Result<Self> {
+        let inner = Inner {
+            own,
+            catalog,
+            roster: RwLock::default(),
+            contacts: Mutex::default(),
+            clients: Mutex::default(),
+            reverse: Reverse::new()?,
+            changed: tokio::sync::watch::channel(0).0,
+        };
+        let fabric = Self { inner: Arc::new(inner) };
+        fabric.reload().await?;
+        fabric.announce().await?;
+        Ok(fabric)
+    }
+
+    /// Writes this site's own line of the roster if it is not what it was.
+    async fn announce(&self) -> Result<()> {
+        let own = self.own();
+        let known = self.roster().all().find(|member| member.id == own.id).cloned();
+        let is_same = known.as_ref().is_some_and(|known| {
+            known.name == own.name && known.key == own.key.public().0 && known.urls == own.urls
+        });
+        if is_same || known.as_ref().is_some_and(|known| known.state == PeerState::Removed) {
+            return Ok(());
+        }
+        let member = Member {
+            id: own.id,
+            name: own.name.clone(),
+            key: own.key.public().0,
+            old_key: None,
+            urls: own.urls.clone(),
+            is_dialable: own.is_dialable(),
+            issuers: known.as_ref().map(|known| known.issuers.clone()).unwrap_or_default(),
+            state: known.as_ref().map_or(PeerState::Active, |known| known.state),
+            changed: newer_than(known.as_ref()),
+            changed_by: own.id,
+        };
+        self.merge(vec![member]).await.map(drop)
+    }
+
+    /// Returns this site.
+    pub fn own(&self) -> &OwnSite {
+        &self.inner.own
+    }
+
+    /// Returns the catalog of this site.
+    pub fn catalog(&self) -> &Catalog {
+        &self.inner.catalog
+    }
+
+    /// Returns the connections of sites that only dial out.
+    pub fn reverse(&self) -> &Reverse {
+        &self.inner.reverse
+    }
+
+    /// Returns the members.
+    pub fn roster(&self) -> Arc<Roster> {
+        self.inner.roster.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Returns a number that grows when the roster changes.
+    pub fn watch(&self) -> tokio::sync::watch::Receiver<u64> {
+        self.inner.changed.subscribe()
+    }
+
+    /// Returns the other members that take part.
+    pub fn others(&self) -> Vec<Arc<Member>> {
+        let own = self.own().id;
+        self.roster().active().filter(|member| member.id != own).cloned().collect()
+    }
+
+    /// Reads the roster from the catalog again.
+    ///
+    /// # Errors
+    /// Those of the catalog.
+    pub async fn reload(&self) -> Result<()> {
+        let members = self.inner.catalog.peers().await?;
+        let fresh = Roster::new(members, Timestamp::now());
+        let mut current = self.inner.roster.write().unwrap_or_else(PoisonError::into_inner);
+        let is_same = current.to_wire() == fresh.to_wire();
+        *current = Arc::new(fresh);
+        drop(current);
+        if !is_same {
+            self.inner.changed.send_modify(|count| *count += 1);
+        }
+        Ok(())
+    }
+
+    /// Takes what a member says of members. Returns those that changed here.
+    ///
+    /// A site alone says how it is called, reached and known; of others that are known here, only the state is taken.
+    ///
+    /// # Errors
+    /// Those of the catalog.
+    pub async fn merge_from(&self, from: SiteId, members: Vec<Member>) -> Result<Vec<Member>> {
+        let roster = self.roster();
+        let may_say = |said: &Member| match roster.all().find(|known| known.id == said.id) {
+            Some(known) => said.id == from || is_same_site(known, said),
+            None => true,
+        };
+        let (taken, left): (Vec<_>, Vec<_>) = members.into_iter().partition(may_say);
+        for member in left {
+            tracing::debug!(%from, about = member.name, "what a site says of another is left to that one to say");
+        }
+        self.merge(taken).await
+    }
+
+    /// Takes what this site, or one of its administrators, says of members. Returns those that changed here.
+    ///
+    /// # Errors
+    /// Those of the catalog.
+    pub(crate) async fn merge(&self, members: Vec<Member>) -> Result<Vec<Member>> {
+        // Nobody else decides how this site is called or reached; but it can be drained or removed.
+        let own = self.own();
+        let members = members.into_iter().filter(|member| {
+            member.id != own.id
+                || member.changed_by == own.id
+                || SitePublicKey(member.key) == own.key.public()
+        });
+        let changed = self.inner.catalog.merge_peers(members.collect()).await?;
+        if !changed.is_empty() {
+            self.reload().await?;
+        }
+        Ok(changed)
+    }
+
+    /// Returns the way to a member.
+    ///
+    /// # Errors
+    /// `site_unavailable` if there is none.
+    pub fn route(&self, member: &Member) -> Result<Route> {
+        if member.is_dialable
+            && let Some(url) = member.urls.first()
+        {
+            return Ok(Route::Direct(url.clone()));
+        }
+        if self.own().is_dialable() || self.inner.reverse.is_connected(member.id) {
+            return Ok(Route::Reverse);
+        }
+        let relay = self.others().into_iter().filter(|other| other.is_dialable && other.id != member.id);
+        // The one that answered last is the one most likely to answer now.
+        let relay = relay.max_by_key(|other| self.contact(other.id).seen);
+        match relay {
+            Some(relay) => Ok(Route::Relay(relay.id)),
+            None => Err(Error::new(
+                ErrorCode::SiteUnavailable,
+                format!(
+                    "neither {} nor {} can be dialled, and no other site can",
+                    self.own().name,
+                    member.name
+                ),
+            )),
+        }
+    }
+
+    /// Returns a member by id.
+    ///
+    /// # Errors
+    /// `site_refused` if it does not take part.
+    pub fn member(&self, id: SiteId) -> Result<Arc<Member>> {
+        self.roster().get(id).cloned().ok_or_else(|| {
+            Error::new(ErrorCode::SiteRefused, format!("the site {id} is not a member of this fabric"))
+        })
+    }
+
+    /// Returns a member by name.
+    ///
+    /// # Errors
+    /// `not_found`.
+    pub fn named(&self, name: &str) -> Result<Arc<Member>> {
+        self.roster().named(name).cloned().ok_or_else(|| {
+            let shown: String = name.chars().take(80).collect();
+            Error::new(ErrorCode::NotFound, format!("there is no site '{shown}' in this fabric"))
+        })
+    }
+
+    /// Returns a client for a member, on somebody's behalf, for requests that begin within the next two minutes. It
+    /// repeats nothing by itself.
+    ///
+    /// # Errors
+    /// `site_refused`, `site_unavailable`.
+    pub fn client(&self, id: SiteId, acting: &Acting) -> Result<Client> {
+        self.client_at(id, acting, None)
+    }
+
+    /// The same for requests that the member answers only once it stands at a position, or after a second.
+    ///
+    /// # Errors
+    /// As [`Fabric::client`].
+    pub fn client_at(&self, id: SiteId, acting: &Acting, at: Option<Position>) -> Result<Client> {
+        let member = self.member(id)?;
+        let route = self.route(&member)?;
+        let (client, via) = match &route {
+            Route::Relay(relay) => {
+                let relay = self.member(*relay)?;
+                (self.connected(&relay, self.route(&relay)?)?, Some(relay.id))
+            }
+            route => (self.connected(&member, route.clone())?, None),
+        };
+        Ok(client.with_headers(self.headers(&member, acting, via, at)?))
+    }
+
+    /// Returns a client for passing requests of other sites on to a member: it adds nothing of its own.
+    ///
+    /// # Errors
+    /// `site_refused`; `site_unavailable` if the member can only be reached through yet another one.
+    pub fn passing(&self, id: SiteId) -> Result<Client> {
+        let member = self.member(id)?;
+        match self.route(&member)? {
+            Route::Relay(_) => {
+                let detail = format!("{} cannot reach {} by itself", self.own().name, member.name);
+                Err(Error::new(ErrorCode::SiteUnavailable, detail))
+            }
+            route => self.connected(&member, route),
+        }
+    }
+
+    /// Returns the fields that a request to a member carries.
+    fn headers(
+        &self,
+        member: &Member,
+        acting: &Acting,
+        via: Option<SiteId>,
+        at: Option<Position>,
+    ) -> Result<HeaderMap> {
+        let own = self.own();
+        let mut headers = HeaderMap::new();
+        let mut insert = |name: &'static str, value: &str| {
+            HeaderValue::from_str(value)
+                .map(|value| drop(headers.insert(HeaderName::from_static(name), value)))
+                .map_err(|error| {
+                    Error::new(ErrorCode::Internal, format!("cannot send {name}")).with_source(error)
+                })
+        };
+        if let Some(at) = at {
+            insert(fields::POSITION, &at.to_string())?;
+        }
+        if via.is_some() {
+            insert(fields::TO, &member.name)?;
+        }
+        let caller = match acting {
+            Acting::User(caller) => Some(caller.seen(&own.name, &member.name)),
+            Acting::Site | Acting::Task(_) => None,
+        };
+        if let Acting::Task(delegation) = acting {
+            insert(fields::DELEGATION, delegation)?;
+        }
+        let now = Timestamp::now();
+        let statement = Statement {
+            issuer_site: own.id,
+            audience: member.id,
+            caller,
+            via,
+            issued: now,
+            expires: now.after(STATEMENT_LIFE),
+            id: TokenId::new(),
+        };
+        insert(fields::STATEMENT, &statement.sign(&own.key)?)?;
+        Ok(headers)
+    }
+
+    /// Returns the client that holds the connections to a member.
+    fn connected(&self, member: &Arc<Member>, route: Route) -> Result<Client> {
+        let mut clients = self.inner.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = clients.get(&member.id)
+            && known.route == route
+            && (Arc::ptr_eq(&known.member, member) || *known.member == **member)
+        {
+            return Ok(known.client.clone());
+        }
+        let mut options = match &route {
+            Route::Direct(url) => {
+                let keys = roster::keys_of(member, Timestamp::now());
+                let mut options = ClientOptions::new(url.clone());
+                options.site_tls = Some(site_client_config(&self.own().certificate, keys)?);
+                options
+            }
+            _ => {
+                let mut options = ClientOptions::new(format!("http://{}.site.invalid", member.name));
+                options.socket = Some(self.socket(member.id)?);
+                options
+            }
+        };
+        options.retry = RetryPolicy::never();
+        options.streams = STREAMS;
+        let client = Client::new(options)?;
+        clients.insert(member.id, Connected { member: member.clone(), route, client: client.clone() });
+        Ok(client)
+    }
+
+    fn socket(&self, id: SiteId) -> Result<PathBuf> {
+        self.inner.reverse.socket(id)
+    }
+
+    /// Makes a client for a site that is not a member yet, whose key an invitation names.
+    ///
+    /// # Errors
+    /// The URL cannot be used.
+    pub(crate) fn stranger(&self, url: &str, key: SitePublicKey) -> Result<Client> {
+        let mut options = ClientOptions::new(url);
+        options.site_tls = Some(site_client_config(&self.own().certificate, vec![key])?);
+        Ok(Client::new(options)?)
+    }
+
+    /// Returns what is known of the way to a member.
+    pub fn contact(&self, id: SiteId) -> Contact {
+        let contacts = self.inner.contacts.lock().unwrap_or_else(PoisonError::into_inner);
+        contacts.get(&id).cloned().unwrap_or_default()
+    }
+
+    /// Notes how an exchange with a member went.
+    pub(crate) fn note(&self, id: SiteId, outcome: Result<(Option<Duration>, Option<i64>), String>) {
+        let mut contacts = self.inner.contacts.lock().unwrap_or_else(PoisonError::into_inner);
+        let contact = contacts.entry(id).or_default();
+        match outcome {
+            Ok((rtt, clock_us)) => {
+                contact.seen = Some(Timestamp::now());
+                contact.rtt = rtt.or(contact.rtt);
+                contact.clock_us = clock_us.or(contact.clock_us);
+                contact.fault = None;
+            }
+            Err(fault) => contact.fault = Some(fault),
+        }
+    }
+
+    /// Returns by how much the clock of a member may differ from ours: what was measured, with some room, at most 15
+    /// minutes; 30 s where nothing was measured.
+    pub fn clock_allowance(&self, id: SiteId) -> Duration {
+        const MOST: Duration = Duration::from_secs(15 * 60);
+        const LEAST: Duration = Duration::from_secs(30);
+        match self.contact(id).clock_us {
+            Some(offset) => (Duration::from_micros(offset.unsigned_abs()) + LEAST).min(MOST),
+            None => LEAST,
+        }
+    }
+}

@@ -1,0 +1,239 @@
+//! Following the journals of other homes (`docs/design/following.md`).
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use percale_api::peer::{Changed, Changes, HomeSpace, JournalRecord, SpaceChanges};
+use percale_api::spaces::{Layout, StoreState as WireState};
+use percale_catalog::{ForeignStore, Record, StoreLayout, StoreState};
+use percale_core::ids::{SiteId, SpaceId};
+use percale_core::{ErrorCode, Position, Timestamp};
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::error::{Error, Result};
+use crate::fabric::{Acting, Fabric};
+use crate::roster::Member;
+
+/// How long a home holds an answer while nothing is new.
+const WAIT: Duration = Duration::from_secs(20);
+/// After an exchange that failed.
+const FIRST_PAUSE: Duration = Duration::from_millis(200);
+/// The longest of these pauses.
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+/// Rosters are exchanged that often even if nothing changed.
+const ROSTER_EVERY: Duration = Duration::from_secs(30);
+/// The roster is read from the catalog that often, since another server of the site may have changed it.
+const RELOAD_EVERY: Duration = Duration::from_secs(5);
+/// How often a follower is looked at while nothing is heard of it.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// Pieces of a snapshot that wait to be written.
+const SNAPSHOT_QUEUE: usize = 16;
+
+/// Follows every other member, also those that join later, until `stopping`.
+pub async fn run(fabric: Fabric, tasks: TaskTracker, stopping: CancellationToken) {
+    let mut following: HashSet<SiteId> = HashSet::new();
+    let mut changed = fabric.watch();
+    loop {
+        let members = fabric.others();
+        following.retain(|id| members.iter().any(|member| member.id == *id));
+        for member in members {
+            if following.insert(member.id) {
+                tasks.spawn(follow(fabric.clone(), member.id, stopping.clone()));
+            }
+        }
+        tokio::select! {
+            () = stopping.cancelled() => return,
+            _ = changed.changed() => {}
+            () = tokio::time::sleep(RELOAD_EVERY) => {
+                if let Err(error) = fabric.reload().await {
+                    tracing::debug!(%error, "cannot read the roster; will read it again");
+                }
+            }
+        }
+    }
+}
+
+/// Follows one member until it is removed.
+async fn follow(fabric: Fabric, home: SiteId, stopping: CancellationToken) {
+    let mut pause = FIRST_PAUSE;
+    let mut follower = Follower { fabric: fabric.clone(), home, known: None, roster_at: None };
+    while fabric.member(home).is_ok() {
+        let outcome = tokio::select! {
+            outcome = follower.exchange() => outcome,
+            () = stopping.cancelled() => return,
+        };
+        match outcome {
+            Ok(()) => pause = FIRST_PAUSE,
+            Err(error) => {
+                tracing::debug!(site = %home, %error, "cannot follow a site; will ask again");
+                fabric.note(home, Err(error.to_string()));
+                follower.known = None;
+                tokio::select! {
+                    () = tokio::time::sleep(pause) => {}
+                    () = stopping.cancelled() => return,
+                }
+                pause = (pause * 2).min(LONGEST_PAUSE);
+            }
+        }
+    }
+}
+
+/// Waits until this site stands at a position, at most so long. Returns the home of the space if it does not get there.
+///
+/// # Errors
+/// Those of the catalog; `site_refused` if the home is no member any more.
+pub async fn caught_up(fabric: &Fabric, position: Position, within: Duration) -> Result<Option<Arc<Member>>> {
+    let deadline = Instant::now() + within;
+    let mut watch = fabric.catalog().watch();
+    loop {
+        watch.borrow_and_update();
+        let Some(space) = fabric.catalog().followed_space(position.space).await? else { return Ok(None) };
+        let Some(home) = space.home else { return Ok(None) };
+        let here = space.position;
+        if space.behind.is_none() && (here.term, here.seq) >= (position.term, position.seq) {
+            return Ok(None);
+        }
+        if Instant::now() >= deadline || space.behind.is_some() {
+            return fabric.member(home).map(Some);
+        }
+        tokio::select! {
+            _ = watch.changed() => {}
+            () = tokio::time::sleep(LOOK_EVERY) => {}
+        }
+    }
+}
+
+struct Follower {
+    fabric: Fabric,
+    home: SiteId,
+    /// The fingerprint of the lists that were taken.
+    known: Option<String>,
+    roster_at: Option<Instant>,
+}
+
+impl Follower {
+    /// Asks once and applies what comes.
+    async fn exchange(&mut self) -> Result<()> {
+        if self.roster_at.is_none_or(|at| at.elapsed() > ROSTER_EVERY) {
+            let began = Instant::now();
+            self.fabric.exchange(self.home).await?;
+            self.fabric.note(self.home, Ok((Some(began.elapsed()), None)));
+            self.roster_at = Some(Instant::now());
+        }
+        let catalog = self.fabric.catalog();
+        let positions: Vec<Position> = catalog.followed(self.home).await?;
+        // The first question is answered at once, so that the lists and the clock are known.
+        let wait_s = if self.known.is_some() { WAIT.as_secs() as u32 } else { 0 };
+        let client = self.fabric.client(self.home, &Acting::Site)?;
+        let changes = Changes { positions, known: self.known.clone(), wait_s };
+        let began = Instant::now();
+        let Changed { spaces, homes, stores, known, now_us } = client.peer_changes(&changes).await?;
+        // What a home says of the time is as old as half the round trip; only a short one says anything.
+        let (took, now) = (began.elapsed(), Timestamp::now().as_micros());
+        let clock = now_us - (now - i64::try_from(took.as_micros() / 2).unwrap_or_default());
+        let is_short = took < Duration::from_secs(2);
+        self.fabric.note(self.home, Ok((None, is_short.then_some(clock))));
+        if let Some(stores) = stores {
+            let stores = stores.into_iter().map(|store| ForeignStore {
+                id: store.id,
+                name: store.name,
+                layout: match store.layout {
+                    Layout::Managed => StoreLayout::Managed,
+                    Layout::Native => StoreLayout::Native,
+                },
+                state: match store.state {
+                    WireState::Active => StoreState::Online,
+                    WireState::Draining => StoreState::ReadOnly,
+                },
+            });
+            catalog.learn_stores(self.home, stores.collect()).await?;
+        }
+        let mut fault = None;
+        for SpaceChanges { space, records, is_gone } in spaces {
+            let outcome = match is_gone {
+                true => self.snapshot(space).await,
+                false => self.apply(space, records).await,
+            };
+            fault = outcome.err().or(fault);
+        }
+        for space in homes.unwrap_or_default() {
+            fault = self.begin(space).await.err().or(fault);
+        }
+        match fault {
+            // One space that cannot be followed must not keep the others back; it is tried again after the pause.
+            Some(error) => Err(error),
+            None => {
+                self.known = Some(known);
+                Ok(())
+            }
+        }
+    }
+
+    /// Takes up a space that is not followed yet.
+    async fn begin(&self, space: HomeSpace) -> Result<()> {
+        match self.fabric.catalog().followed_space(space.id).await? {
+            Some(known) if known.home == Some(self.home) && known.behind.is_none() => Ok(()),
+            // It is at home here, or moves between others: the greater term decides.
+            Some(known) if known.position.term >= space.position.term && known.behind.is_none() => Ok(()),
+            _ => self.snapshot(space.id).await,
+        }
+    }
+
+    async fn apply(&self, space: SpaceId, records: Vec<JournalRecord>) -> Result<()> {
+        if records.is_empty() {
+            return Ok(());
+        }
+        let (home_name, own_name) = self.names()?;
+        let records = records.into_iter().map(record).collect();
+        let outcome = self.fabric.catalog().follow(space, self.home, &home_name, &own_name, records).await;
+        match outcome {
+            Ok(followed) => {
+                if let Some(why) = followed.behind {
+                    tracing::warn!(%space, why, "a follower must wait for a newer release");
+                }
+                Ok(())
+            }
+            Err(error) if error.code() == ErrorCode::Integrity => {
+                tracing::warn!(%space, %error, "records do not fit the rows here; a snapshot replaces them");
+                self.snapshot(space).await
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Replaces all rows of a space by those of its home.
+    async fn snapshot(&self, space: SpaceId) -> Result<()> {
+        let (home_name, own_name) = self.names()?;
+        let client = self.fabric.client(self.home, &Acting::Site)?;
+        let mut stream = client.peer_snapshot(space).await?;
+        let (sender, lines) = mpsc::channel(SNAPSHOT_QUEUE);
+        let read = async move {
+            while let Some(piece) = stream.next().await? {
+                if sender.send(piece).await.is_err() {
+                    break;
+                }
+            }
+            Ok::<_, Error>(())
+        };
+        let write = self.fabric.catalog().follow_snapshot(space, self.home, &home_name, &own_name, lines);
+        let (read, written) = tokio::join!(read, write);
+        // What broke the connection says more than that the snapshot was cut.
+        read?;
+        let position = written?;
+        tracing::info!(%space, %position, "a snapshot was taken");
+        Ok(())
+    }
+
+    fn names(&self) -> Result<(String, String)> {
+        Ok((self.fabric.member(self.home)?.name.clone(), self.fabric.own().name.clone()))
+    }
+}
+
+fn record(record: JournalRecord) -> Record {
+    let JournalRecord { position, at_us, actor, kind, v, body } = record;
+    Record { position, at: Timestamp::from_micros(at_us), actor, kind, v, body }
+}

@@ -1,0 +1,24 @@
+//! Sites of a fabric: who belongs to it, how each is reached, and following the journals of other homes.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`fabric`] | [`Fabric`]: this site among the others; a client for each of them |
+//! | [`roster`] | the members, as all sites tell each other |
+//! | [`joining`] | invitations |
+//! | [`reverse`] | connections of sites that only dial out |
+//! | [`follow`] | journals of other homes into the catalog of this site |
+//! | [`tell`] | copies and states at this site to the homes of their spaces |
+//!
+//! Nothing here serves requests: `server` does, and hands over what comes (`docs/design/federation.md`).
+
+mod error;
+pub mod fabric;
+pub mod follow;
+pub mod joining;
+pub mod reverse;
+pub mod roster;
+pub mod tell;
+
+pub use error::{Error, Result};
+pub use fabric::{Acting, Contact, Fabric, OwnSite, Route};
+pub use roster::{Member, Roster};

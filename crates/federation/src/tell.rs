@@ -1,0 +1,187 @@
+//! Telling homes about copies that lie at this site (`docs/design/following.md`, "Own stores in other sites' spaces").
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use percale_api::peer::{self, CopyReport, CopyReports, Outcome};
+use percale_catalog::{
+    Arrival, ArrivalBody, ArrivalEnd, ArrivalId, ArrivalState, OutboxDone, ReportAnswer, ToldArrival,
+};
+use percale_core::ids::{SiteId, VersionId};
+use percale_core::state::ReplicaState;
+use percale_core::{ErrorCode, Position};
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+use crate::error::{Error, Result};
+use crate::fabric::{Acting, Fabric};
+
+/// Most reports in one request.
+const BATCH: usize = 1000;
+/// What is waiting is looked for that often, also if nobody says that there is something.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+
+/// Wakes the teller when there is something to tell.
+pub type Wake = std::sync::Arc<Notify>;
+
+/// Sends what waits until `stopping`.
+pub async fn run(fabric: Fabric, wake: Wake, stopping: CancellationToken) {
+    loop {
+        let told = tokio::select! {
+            told = once(&fabric) => told,
+            () = stopping.cancelled() => return,
+        };
+        match told {
+            Ok(true) => continue,
+            Ok(false) => {}
+            Err(error) => tracing::debug!(%error, "cannot tell a home about copies; will tell it again"),
+        }
+        tokio::select! {
+            () = wake.notified() => {}
+            () = tokio::time::sleep(LOOK_EVERY) => {}
+            () = stopping.cancelled() => return,
+        }
+    }
+}
+
+/// Sends one batch of states; tells whether more may wait.
+async fn once(fabric: &Fabric) -> Result<bool> {
+    let catalog = fabric.catalog();
+    catalog.finish_arrived().await?;
+    let rows = catalog.outbox(BATCH).await?;
+    let is_full = rows.len() == BATCH;
+    let mut by_home: BTreeMap<SiteId, Vec<(u64, CopyReport)>> = BTreeMap::new();
+    for row in rows {
+        let report = row.report;
+        let wire = CopyReport {
+            arrival: None,
+            space: report.space,
+            version: report.version,
+            store: report.store,
+            key: None,
+            state: report.state,
+            generation: report.generation,
+            root: report.root,
+            is_checked: report.is_checked,
+        };
+        by_home.entry(row.home).or_default().push((row.number, wire));
+    }
+    let mut told = 0;
+    let mut fault = None;
+    for (home, reports) in by_home {
+        match tell_states(fabric, home, reports).await {
+            Ok(done) => told += done,
+            Err(error) => fault = Some(error),
+        }
+    }
+    match fault {
+        Some(error) if told == 0 => Err(error),
+        _ => Ok(is_full && told > 0),
+    }
+}
+
+/// Tells one home about states; returns how many of them it answered for good.
+async fn tell_states(fabric: &Fabric, home: SiteId, reports: Vec<(u64, CopyReport)>) -> Result<usize> {
+    let (numbers, items): (Vec<u64>, Vec<CopyReport>) = reports.into_iter().unzip();
+    let answers = ask(fabric, home, &Acting::Site, items).await?;
+    let mut done = Vec::with_capacity(numbers.len());
+    for (number, answer) in numbers.into_iter().zip(answers) {
+        let answer = match answer {
+            Outcome::Done(peer::CopyAnswer::Noted(position)) => ReportAnswer::Noted { position },
+            Outcome::Done(peer::CopyAnswer::Refused { state, generation, position }) => {
+                ReportAnswer::Refused { state, generation, position }
+            }
+            Outcome::Done(peer::CopyAnswer::Gone | peer::CopyAnswer::Known(_)) => ReportAnswer::Gone,
+            Outcome::Failed(problem) if problem.retryable => continue,
+            Outcome::Failed(problem) => {
+                tracing::warn!(detail = problem.detail, "a home refused to hear of a copy");
+                ReportAnswer::Gone
+            }
+        };
+        done.push(OutboxDone { number, answer });
+    }
+    let count = done.len();
+    fabric.catalog().outbox_done(done).await?;
+    Ok(count)
+}
+
+async fn ask(
+    fabric: &Fabric,
+    home: SiteId,
+    acting: &Acting,
+    items: Vec<CopyReport>,
+) -> Result<Vec<Outcome<peer::CopyAnswer>>> {
+    let count = items.len();
+    let client = fabric.client(home, acting)?;
+    let answers = client.peer_copies(&CopyReports { actor: None, items }).await?.items;
+    match answers.len() == count {
+        true => Ok(answers),
+        false => Err(Error::new(ErrorCode::Internal, "a home answered for another number of copies")),
+    }
+}
+
+/// Tells a home about copies that are good and durable here, and notes its answers. The outcomes are in the order of the
+/// arrivals: where the home's journal says of it, or nothing for one that is not wanted and becomes garbage. What is no
+/// further copy, is not written yet or was told before is passed over, as nothing.
+///
+/// # Errors
+/// The home could not be reached, or has trouble: the arrivals stay, and are told again.
+pub async fn tell_copies(
+    fabric: &Fabric,
+    home: SiteId,
+    acting: &Acting,
+    arrivals: &[Arrival],
+) -> Result<Vec<Option<Position>>> {
+    let mut outcomes = vec![None; arrivals.len()];
+    let mut asked: Vec<(usize, ArrivalId, VersionId)> = Vec::new();
+    let mut items = Vec::new();
+    for (at, arrival) in arrivals.iter().enumerate() {
+        let ArrivalBody::Copy { root, .. } = &arrival.body else { continue };
+        let Some(version) = arrival.version else { continue };
+        if arrival.state != ArrivalState::Written || arrival.told.is_some() {
+            continue;
+        }
+        asked.push((at, arrival.id, version));
+        items.push(CopyReport {
+            arrival: Some(arrival.id.0),
+            space: arrival.space,
+            version,
+            store: arrival.store,
+            key: Some(arrival.key.clone()),
+            state: ReplicaState::Good,
+            generation: arrival.generation.clone(),
+            root: Some(*root),
+            is_checked: true,
+        });
+    }
+    if items.is_empty() {
+        return Ok(outcomes);
+    }
+    let answers = ask(fabric, home, acting, items).await?;
+    let (mut told, mut garbage, mut fault) = (Vec::new(), Vec::new(), None);
+    for ((at, id, version), answer) in asked.into_iter().zip(answers) {
+        match answer {
+            Outcome::Done(peer::CopyAnswer::Noted(position)) => {
+                told.push(ToldArrival { id, version, position });
+                if let Some(outcome) = outcomes.get_mut(at) {
+                    *outcome = Some(position);
+                }
+            }
+            Outcome::Done(_) => garbage.push(id),
+            Outcome::Failed(problem) if problem.retryable => {
+                fault = Some(Error::new(ErrorCode::SiteUnavailable, problem.detail));
+            }
+            Outcome::Failed(problem) => {
+                tracing::warn!(detail = problem.detail, "a home refused a copy; its bytes are removed");
+                garbage.push(id);
+            }
+        }
+    }
+    let catalog = fabric.catalog();
+    catalog.note_told(told).await.into_iter().collect::<Result<(), _>>()?;
+    catalog.end_arrivals(garbage, ArrivalEnd::Garbage).await.into_iter().collect::<Result<(), _>>()?;
+    match fault {
+        Some(fault) => Err(fault),
+        None => Ok(outcomes),
+    }
+}
