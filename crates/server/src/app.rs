@@ -5,11 +5,14 @@ use std::sync::Arc;
 
 use percale_catalog::{Catalog, Site};
 use percale_core::access::{Caller, Identity};
+use percale_federation::Fabric;
+use percale_federation::tell::Wake;
 use percale_trust::Sealer;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::Config;
+use crate::abroad::Abroad;
 use crate::http::auth::Authenticator;
 use crate::lease::ServerLease;
 use crate::publish::Publisher;
@@ -28,10 +31,16 @@ pub struct App {
     pub catalog: Catalog,
     /// Who is asking.
     pub authenticator: Authenticator,
+    /// The other sites.
+    pub fabric: Fabric,
+    /// Says that there is something to tell the homes of copies at this site.
+    pub tell: Wake,
     /// Seals the credentials of stores for the catalog.
     pub sealer: Arc<Sealer>,
     /// The site's stores.
     pub stores: Arc<Registry>,
+    /// Publishes in spaces of other homes.
+    pub abroad: Arc<Abroad>,
     /// Makes staged bytes visible.
     pub publisher: Arc<Publisher>,
     /// Reads versions.

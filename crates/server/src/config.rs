@@ -34,6 +34,8 @@ pub struct Config {
     pub uploads: UploadsConfig,
     /// Managed tasks.
     pub tasks: TasksConfig,
+    /// Other sites.
+    pub federation: FederationConfig,
     /// What is logged.
     pub log: LogConfig,
 }
@@ -196,6 +198,18 @@ impl Default for TasksConfig {
     }
 }
 
+/// `[federation]`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct FederationConfig {
+    /// Where other sites reach this one, such as `https://data.example.org`. Default: the address listened on, or the name
+    /// of the host if that is every address. Since 0.1.
+    pub urls: Vec<String>,
+    /// Whether no other site can dial this one, since a firewall is in front of it: then it dials them, and holds a
+    /// session over which they reach it. Default false. Since 0.1.
+    pub outgoing_only: bool,
+}
+
 /// How log lines look.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -279,6 +293,18 @@ impl Config {
             "catalog.url is none of sqlite, sqlite:/path, postgres://…".into(),
         );
         require(self.catalog.pool_size > 0, "catalog.pool_size is 0".into());
+        for url in &self.federation.urls {
+            require(url.starts_with("https://"), format!("federation.urls has '{url}', which is not https"));
+        }
+        require(
+            self.federation.urls.is_empty() || self.tls.mode != TlsMode::Off,
+            "federation.urls names addresses, and tls.mode is 'off': other sites are served over TLS only"
+                .into(),
+        );
+        require(
+            self.federation.urls.is_empty() || !self.federation.outgoing_only,
+            "federation.urls names addresses, and federation.outgoing_only says that there are none".into(),
+        );
         require(
             self.log.level.parse::<tracing_subscriber::filter::Targets>().is_ok(),
             format!("log.level '{}' is not a level or list of directives", self.log.level),

@@ -213,6 +213,14 @@ impl From<percale_trust::Error> for ApiError {
     }
 }
 
+impl From<percale_federation::Error> for ApiError {
+    fn from(error: percale_federation::Error) -> Self {
+        let made = Self::new(error.code(), error.to_string());
+        let made = if error.is_retryable() { made } else { made.permanent() };
+        made.with_source(error)
+    }
+}
+
 impl From<PathError> for ApiError {
     fn from(error: PathError) -> Self {
         Self::new(error.code(), error.to_string())

@@ -8,6 +8,7 @@
 //! | [`error`] | [`ApiError`], which becomes a problem document |
 //! | [`logging`] | the process's log |
 
+pub mod abroad;
 pub mod app;
 pub mod authorize;
 pub mod config;

@@ -18,11 +18,14 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use percale_core::ErrorCode;
+use percale_trust::SitePublicKey;
+use percale_trust::tls::{TlsConfigs, site_peer};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, Sleep};
-use tokio_rustls::TlsAcceptor;
+use tokio_rustls::LazyConfigAcceptor;
+use tokio_rustls::rustls::server::Acceptor;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::Service as _;
@@ -45,10 +48,14 @@ const LINGER_BYTES: usize = 64 << 20;
 /// After a failed `accept`: the usual reason is that no file descriptor is left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
+/// The key that a site has proved on its connection (`docs/design/trust.md`). Whether it is a member's is asked later.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PeerKey(pub SitePublicKey);
+
 /// A port that is listened on.
 pub struct Listener {
     tcp: TcpListener,
-    tls: Option<TlsAcceptor>,
+    tls: Option<TlsConfigs>,
     limits: HttpConfig,
 }
 
@@ -57,15 +64,12 @@ impl Listener {
     ///
     /// # Errors
     /// `invalid_configuration` if it is taken or may not be used.
-    pub async fn bind(
-        limits: &HttpConfig,
-        tls: Option<Arc<tokio_rustls::rustls::ServerConfig>>,
-    ) -> Result<Self> {
+    pub async fn bind(limits: &HttpConfig, tls: Option<TlsConfigs>) -> Result<Self> {
         let tcp = TcpListener::bind(limits.listen).await.map_err(|error| {
             let detail = format!("cannot listen on {}: {error}", limits.listen);
             ApiError::new(ErrorCode::InvalidConfiguration, detail)
         })?;
-        Ok(Self { tcp, tls: tls.map(TlsAcceptor::from), limits: limits.clone() })
+        Ok(Self { tcp, tls, limits: limits.clone() })
     }
 
     /// Returns the address that was taken.
@@ -104,6 +108,7 @@ impl Listener {
             let connection = Connection {
                 router: router.clone(),
                 limits: self.limits.clone(),
+                peer: None,
                 stopping: stopping.clone(),
                 kill: kill.clone(),
             };
@@ -123,27 +128,49 @@ impl Listener {
     }
 }
 
+/// Serves a connection that this site has dialled, and on which the site at the other end is the client.
+pub async fn serve_reversed<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
+    router: Router,
+    limits: HttpConfig,
+    stream: S,
+    peer: PeerKey,
+    stopping: CancellationToken,
+) {
+    let kill = stopping.clone();
+    Connection { router, limits, peer: Some(peer), stopping, kill }.serve(stream).await;
+}
+
 struct Connection {
     router: Router,
     limits: HttpConfig,
+    /// The site at the other end.
+    peer: Option<PeerKey>,
     stopping: CancellationToken,
     kill: CancellationToken,
 }
 
 impl Connection {
-    async fn run(self, stream: TcpStream, tls: Option<TlsAcceptor>) {
+    async fn run(mut self, stream: TcpStream, tls: Option<TlsConfigs>) {
         // Small answers must not wait for an acknowledgement.
         if let Err(error) = stream.set_nodelay(true) {
             return tracing::debug!(%error, "a connection ended before it began");
         }
         let Some(tls) = tls else { return self.serve(stream).await };
-        let handshake = tls.accept_with(stream, |session| session.set_buffer_limit(Some(TLS_BUFFER_BYTES)));
+        // What the client offers decides which certificate it sees, and whether it is asked for one.
+        let handshake = async {
+            let start = LazyConfigAcceptor::new(Acceptor::default(), stream).await?;
+            let config = tls.choose(&start.client_hello());
+            start.into_stream_with(config, |session| session.set_buffer_limit(Some(TLS_BUFFER_BYTES))).await
+        };
         let handshake = tokio::select! {
             handshake = tokio::time::timeout(self.limits.header_timeout, handshake) => handshake,
             () = self.stopping.cancelled() => return,
         };
         match handshake {
-            Ok(Ok(stream)) => self.serve(stream).await,
+            Ok(Ok(stream)) => {
+                self.peer = site_peer(stream.get_ref().1).map(PeerKey);
+                self.serve(stream).await;
+            }
             Ok(Err(error)) => tracing::debug!(%error, "a TLS handshake failed"),
             Err(_) => tracing::debug!("a TLS handshake took too long"),
         }
@@ -151,9 +178,12 @@ impl Connection {
 
     async fn serve<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(self, stream: S) {
         let stream = TokioIo::new(ClientStream::new(stream, self.limits.stall_timeout));
-        let router = self.router;
-        let service = hyper::service::service_fn(move |request: Request<Incoming>| {
+        let (router, peer) = (self.router, self.peer);
+        let service = hyper::service::service_fn(move |mut request: Request<Incoming>| {
             let mut router = router.clone();
+            if let Some(peer) = peer {
+                request.extensions_mut().insert(peer);
+            }
             // A router is always ready.
             async move { router.call(request).await as Result<Response<Body>, _> }
         });
@@ -163,7 +193,9 @@ impl Connection {
             .max_header_size(MAX_HEADER_BYTES)
             .max_headers(MAX_HEADER_FIELDS)
             .max_buf_size(BUFFER_BYTES)
-            .serve_connection(stream, service);
+            .serve_connection(stream, service)
+            // Sites turn connections round.
+            .with_upgrades();
         tokio::pin!(connection);
         let mut is_stopping = false;
         loop {

@@ -21,6 +21,7 @@ use percale_store::{
 };
 use tokio::sync::{mpsc, oneshot};
 
+use crate::abroad::{Abroad, Left};
 use crate::error::{ApiError, Result};
 use crate::lease::ServerLease;
 use crate::stores::OpenStore;
@@ -100,20 +101,27 @@ struct Waiting {
 
 /// Publishes staged bytes under this server's lease.
 pub struct Publisher {
+    to: Arc<Destination>,
+    queue: mpsc::Sender<Waiting>,
+}
+
+/// Where publications are committed: in this site's catalog, or by the homes of their spaces.
+struct Destination {
     catalog: Catalog,
     lease: Arc<ServerLease>,
-    queue: mpsc::Sender<Waiting>,
+    abroad: Arc<Abroad>,
 }
 
 impl Publisher {
     /// Makes the publisher and its workers, which end when it is dropped.
-    pub fn new(catalog: Catalog, lease: Arc<ServerLease>) -> Arc<Self> {
+    pub fn new(catalog: Catalog, lease: Arc<ServerLease>, abroad: Arc<Abroad>) -> Arc<Self> {
+        let to = Arc::new(Destination { catalog, lease, abroad });
         let (queue, waiting) = mpsc::channel(QUEUE);
         let waiting = Arc::new(tokio::sync::Mutex::new(waiting));
         for _ in 0..WORKERS {
-            tokio::spawn(work(catalog.clone(), lease.clone(), waiting.clone()));
+            tokio::spawn(work(to.clone(), waiting.clone()));
         }
-        Arc::new(Self { catalog, lease, queue })
+        Arc::new(Self { to, queue })
     }
 
     /// Publishes one object, together with others that wait.
@@ -132,7 +140,7 @@ impl Publisher {
 
     /// Publishes many objects, each with its own outcome, in their order.
     pub async fn publish_many(&self, items: Vec<Item>) -> Vec<Result<Committed>> {
-        publish_direct(&self.catalog, &self.lease, items).await
+        self.to.publish_direct(items).await
     }
 
     /// Publishes one object whose bytes were staged under an upload's own lease. What was prepared before and not
@@ -143,26 +151,20 @@ impl Publisher {
         object: NewObject,
         content: StagedContent,
     ) -> Result<Committed> {
-        let begun = self.catalog.intents_of(holder.lease).await?;
+        let begun = self.to.catalog.intents_of(holder.lease).await?;
         let begun = begun.into_iter().find(|row| row.token == content.staged.token.to_string());
         let mut results = match begun {
             Some(IntentRow { intent, .. }) => {
                 let prepared = vec![Prepared { index: 0, intent, item: (object, content) }];
-                finish(&self.catalog, &self.lease, prepared, 1, OnFailure::Keep).await
+                finish(&self.to.catalog, &self.to.lease, prepared, 1, OnFailure::Keep).await
             }
-            None => {
-                publish(&self.catalog, &self.lease, holder, vec![(object, content)], OnFailure::Keep).await
-            }
+            None => self.to.publish(holder, vec![(object, content)], OnFailure::Keep).await,
         };
         results.pop().unwrap_or_else(|| Err(lost()))
     }
 }
 
-async fn work(
-    catalog: Catalog,
-    lease: Arc<ServerLease>,
-    waiting: Arc<tokio::sync::Mutex<mpsc::Receiver<Waiting>>>,
-) {
+async fn work(to: Arc<Destination>, waiting: Arc<tokio::sync::Mutex<mpsc::Receiver<Waiting>>>) {
     let mut batch = Vec::with_capacity(MAX_BATCH);
     loop {
         // Held only to take what waits; the other worker takes the next batch while this one is on its way.
@@ -172,7 +174,7 @@ async fn work(
         }
         let (items, answers): (Vec<_>, Vec<_>) =
             batch.drain(..).map(|one: Waiting| (one.item, one.answer)).unzip();
-        let results = publish_direct(&catalog, &lease, items).await;
+        let results = to.publish_direct(items).await;
         for (answer, result) in answers.into_iter().zip(results) {
             // Nobody waits for it if the client went away; it is published all the same.
             let _ = answer.send(result);
@@ -180,14 +182,72 @@ async fn work(
     }
 }
 
-/// Publishes what was staged under this server's own lease.
-async fn publish_direct(catalog: &Catalog, lease: &ServerLease, items: Vec<Item>) -> Vec<Result<Committed>> {
-    match lease.current() {
-        Ok(holder) => publish(catalog, lease, holder, items, OnFailure::Discard).await,
-        Err(error) => {
-            discard(&items).await;
-            items.iter().map(|_| Err(error.clone())).collect()
+impl Destination {
+    /// Publishes what was staged under this server's own lease.
+    async fn publish_direct(&self, items: Vec<Item>) -> Vec<Result<Committed>> {
+        match self.lease.current() {
+            Ok(holder) => self.publish(holder, items, OnFailure::Discard).await,
+            Err(error) => {
+                discard(&items).await;
+                items.iter().map(|_| Err(error.clone())).collect()
+            }
         }
+    }
+
+    /// Publishes each item where its space is ordered.
+    async fn publish(
+        &self,
+        holder: TaskHolder,
+        items: Vec<Item>,
+        on_failure: OnFailure,
+    ) -> Vec<Result<Committed>> {
+        let names = items.iter().filter_map(|(object, _)| object.path.space()).collect();
+        let spaces = match self.abroad.spaces(names).await {
+            Ok(spaces) => spaces,
+            Err(error) => {
+                if on_failure == OnFailure::Discard {
+                    discard(&items).await;
+                }
+                return items.iter().map(|_| Err(error.clone())).collect();
+            }
+        };
+        let mut results: Vec<Result<Committed>> = items.iter().map(|_| Err(lost())).collect();
+        let (mut here, mut here_at, mut abroad, mut abroad_at) = (vec![], vec![], vec![], vec![]);
+        for (at, item) in items.into_iter().enumerate() {
+            match item.0.path.space().and_then(|name| spaces.get(&name)) {
+                Some(space) => {
+                    abroad_at.push(at);
+                    abroad.push((item, space.clone()));
+                }
+                None => {
+                    here_at.push(at);
+                    here.push(item);
+                }
+            }
+        }
+        let left = match on_failure {
+            OnFailure::Discard => Left::Removed,
+            OnFailure::Keep => Left::ToUpload,
+        };
+        // Nothing to do is done at once, so neither waits for the other in the common case.
+        let (here, abroad) = tokio::join!(
+            async {
+                match here.is_empty() {
+                    true => Vec::new(),
+                    false => publish(&self.catalog, &self.lease, holder, here, on_failure).await,
+                }
+            },
+            async {
+                match abroad.is_empty() {
+                    true => Vec::new(),
+                    false => self.abroad.publish(holder, abroad, left).await,
+                }
+            }
+        );
+        for (at, result) in here_at.into_iter().zip(here).chain(abroad_at.into_iter().zip(abroad)) {
+            results[at] = result;
+        }
+        results
     }
 }
 
@@ -268,7 +328,7 @@ async fn publish(
 }
 
 /// A file may have its object's own path as key only where recovery can tell our file from another's that was there.
-fn may_have_natural_key(store: &OpenStore) -> bool {
+pub(crate) fn may_have_natural_key(store: &OpenStore) -> bool {
     let can = store.store.capabilities();
     can.identities && can.write.publish_if_absent && can.write.late_key
 }
@@ -479,6 +539,23 @@ async fn stage_trees(
             (at, file)
         })
         .collect()
+}
+
+/// Puts a tree beside its content, in place of what is there.
+///
+/// # Errors
+/// Whatever the store answers.
+pub(crate) async fn put_tree(
+    lease: &ServerLease,
+    store: &OpenStore,
+    space: SpaceId,
+    version: VersionId,
+    tree: &HashTree,
+) -> Result<()> {
+    let at = tree_key(space, version)?;
+    store.store.delete_one(&at, None).await?;
+    store.store.put_small(lease.token()?, at, tree.encode().into()).await?;
+    Ok(())
 }
 
 /// Removes the bytes of an object that did not become visible, and then its intent. What fails here is left to whoever

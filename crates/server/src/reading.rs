@@ -1,25 +1,38 @@
 //! Reading versions: which copy, and every group verified before it leaves.
 
-use std::sync::Arc;
+mod verified;
 
-use bytes::{Bytes, BytesMut};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use percale_api::entries::Content;
 use percale_catalog::{Catalog, NativeChange, OpenVersion, Replica, ReplicaReport};
+use percale_client::Client;
+use percale_core::access::Caller;
+use percale_core::ids::SiteId;
 use percale_core::state::ReplicaState;
-use percale_core::tree::{GROUP_SIZE, HashTree, RootHash, TreeHasher, group_count, group_range};
+use percale_core::tree::{GROUP_SIZE, HashTree, RootHash, TreeHasher, group_count};
 use percale_core::{ByteCount, ByteRange, ErrorCode};
-use percale_store::{ErrorKind, Generation, Operation, ReadOptions, ReadStream, StoreExt};
+use percale_federation::{Acting, Fabric, Member};
+use percale_store::{ErrorKind, Generation, Operation, ReadOptions, StoreExt};
 use quick_cache::Weighter;
 use quick_cache::sync::Cache;
 
 use crate::error::{ApiError, Result};
 use crate::lease::ServerLease;
-use crate::publish::{key, tree_key};
+use crate::publish::{key, put_tree, tree_key};
 use crate::stores::{OpenStore, Registry};
+use verified::Groups;
+pub use verified::{Piece, VerifiedRead};
 
 /// Memory for hash trees that were read lately: those of 4 TB of content.
 const TREE_CACHE_BYTES: u64 = 128 << 20;
 /// Largest tree that is read: that of 64 TiB of content.
 const MAX_TREE: ByteCount = ByteCount::gib(2);
+/// For how long a site that failed comes last.
+const AVOID_FOR: Duration = Duration::from_secs(60);
 
 #[derive(Clone)]
 struct TreeWeight;
@@ -34,62 +47,123 @@ impl Weighter<RootHash, Arc<HashTree>> for TreeWeight {
 pub struct Reader {
     catalog: Catalog,
     stores: Arc<Registry>,
+    fabric: Fabric,
     lease: Arc<ServerLease>,
     trees: Cache<RootHash, Arc<HashTree>, TreeWeight>,
+    /// Sites that failed, and when.
+    failed: Mutex<HashMap<SiteId, Instant>>,
 }
 
-/// A version with a copy to read it from.
+/// From where bytes may come.
+#[derive(Debug, Clone)]
+pub enum Reach {
+    /// From own stores only, since another site asks.
+    Here,
+    /// Also from other sites, on behalf of this caller.
+    Fabric(Caller),
+}
+
+/// A version with the copies to read it from; at least one.
 pub struct Source {
     /// The version.
     pub version: OpenVersion,
-    /// The copy.
-    pub replica: Replica,
-    /// Its store.
-    pub store: Arc<OpenStore>,
+    /// The copies, in the order in which they are tried.
+    copies: Vec<Copy>,
     /// The version's tree; none while nobody hashed it.
     pub tree: Option<Arc<HashTree>>,
 }
 
-impl Reader {
-    /// Makes a reader.
-    pub fn new(catalog: Catalog, stores: Arc<Registry>, lease: Arc<ServerLease>) -> Self {
-        let trees = Cache::with_weighter(10_000, TREE_CACHE_BYTES, TreeWeight);
-        Self { catalog, stores, lease, trees }
+/// A copy that can be read.
+struct Copy {
+    replica: Replica,
+    place: Place,
+}
+
+enum Place {
+    Store(Arc<OpenStore>),
+    Site { member: Arc<Member>, acting: Acting },
+}
+
+impl Source {
+    /// Returns the state of the copy that is read first.
+    pub fn state(&self) -> ReplicaState {
+        self.copies.first().map_or(ReplicaState::Good, |copy| copy.replica.state)
     }
 
-    /// Chooses a copy of a version.
+    /// Returns the store and the copy that is read first, if it is one of this site.
+    pub fn on_own_store(&self) -> Option<(&Arc<OpenStore>, &Replica)> {
+        match self.copies.first() {
+            Some(Copy { replica, place: Place::Store(store) }) => Some((store, replica)),
+            _ => None,
+        }
+    }
+}
+
+impl Reader {
+    /// Makes a reader.
+    pub fn new(catalog: Catalog, stores: Arc<Registry>, fabric: Fabric, lease: Arc<ServerLease>) -> Self {
+        let trees = Cache::with_weighter(10_000, TREE_CACHE_BYTES, TreeWeight);
+        Self { catalog, stores, fabric, lease, trees, failed: Mutex::default() }
+    }
+
+    /// Chooses the copies of a version: on own stores, then at sites that can be dialled, then at those that only dial
+    /// out, then at those that failed in the last minute.
     ///
     /// # Errors
     /// - `Offline` if the only copies are on stores that are away.
     /// - `Integrity` if the only copies are known to be damaged or lost.
-    pub async fn source(&self, version: OpenVersion) -> Result<Source> {
-        let mut readable: Vec<_> =
-            version.replicas.iter().filter(|replica| replica.state.is_readable()).cloned().collect();
-        // A copy that was hashed before one that was not.
-        readable.sort_by_key(|replica| replica.state != ReplicaState::Good);
+    /// - `SiteUnavailable` if the only copies are at sites that cannot be reached, or not on behalf of another site.
+    pub async fn source(&self, version: OpenVersion, reach: &Reach) -> Result<Source> {
+        let mut copies = Vec::new();
         let mut last = None;
-        for replica in readable {
-            match self.stores.get(replica.store).await {
-                Ok(store) => {
-                    let tree = self.tree(&version, &store, &replica).await?;
-                    return Ok(Source { version, replica, store, tree });
-                }
+        for replica in version.replicas.iter().filter(|replica| replica.state.is_readable()) {
+            match self.place(replica, reach).await {
+                Ok(place) => copies.push(Copy { replica: replica.clone(), place }),
                 Err(error) => last = Some(error),
             }
         }
-        Err(match last {
-            Some(error) => error.with_path(&version.path),
-            None => unreadable(&version),
-        })
+        if copies.is_empty() {
+            return Err(match last {
+                Some(error) => error.with_path(&version.path),
+                None => unreadable(&version),
+            });
+        }
+        // A copy that was hashed before one that was not.
+        copies.sort_by_key(|copy| (self.distance(&copy.place), copy.replica.state != ReplicaState::Good));
+        let tree = self.tree(&version, &copies).await?;
+        Ok(Source { version, copies, tree })
     }
 
-    /// Returns the tree of a version: from memory, from beside the copy, or made anew from the copy if it is not there.
-    async fn tree(
-        &self,
-        version: &OpenVersion,
-        store: &OpenStore,
-        replica: &Replica,
-    ) -> Result<Option<Arc<HashTree>>> {
+    async fn place(&self, replica: &Replica, reach: &Reach) -> Result<Place> {
+        let Some(site) = self.stores.site_of(replica.store).await? else {
+            return self.stores.get(replica.store).await.map(Place::Store);
+        };
+        let member = self.fabric.member(site)?;
+        match reach {
+            Reach::Here => {
+                let detail = format!("the copy is at site {}, not here", member.name);
+                Err(ApiError::new(ErrorCode::SiteUnavailable, detail))
+            }
+            Reach::Fabric(caller) if caller.user.is_some() => {
+                Ok(Place::Site { member, acting: Acting::User(caller.clone()) })
+            }
+            Reach::Fabric(_) => Ok(Place::Site { member, acting: Acting::Site }),
+        }
+    }
+
+    fn distance(&self, place: &Place) -> u8 {
+        let Place::Site { member, .. } = place else { return 0 };
+        let failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+        match failed.get(&member.id) {
+            Some(at) if at.elapsed() < AVOID_FOR => 3,
+            _ if member.is_dialable => 1,
+            _ => 2,
+        }
+    }
+
+    /// Returns the tree of a version: from memory, from beside a copy, made anew from the copy if it is not there, or from
+    /// another site.
+    async fn tree(&self, version: &OpenVersion, copies: &[Copy]) -> Result<Option<Arc<HashTree>>> {
         let Some(root) = version.root else { return Ok(None) };
         if group_count(version.size) == 1 {
             let tree =
@@ -99,6 +173,31 @@ impl Reader {
         if let Some(tree) = self.trees.get(&root) {
             return Ok(Some(tree));
         }
+        let mut last = None;
+        for copy in copies {
+            let tree = match &copy.place {
+                Place::Store(store) => self.stored_tree(version, store, &copy.replica, root).await,
+                Place::Site { member, acting } => self.tree_of_site(version, member, acting, root).await,
+            };
+            match tree {
+                Ok(tree) => {
+                    let tree = Arc::new(tree);
+                    self.trees.insert(root, tree.clone());
+                    return Ok(Some(tree));
+                }
+                Err(error) => last = Some(error),
+            }
+        }
+        Err(last.unwrap_or_else(|| unreadable(version)))
+    }
+
+    async fn stored_tree(
+        &self,
+        version: &OpenVersion,
+        store: &OpenStore,
+        replica: &Replica,
+        root: RootHash,
+    ) -> Result<HashTree> {
         let at = tree_key(version.space, version.version)?;
         let tree = match store.store.read_all(&at, ReadOptions::default(), MAX_TREE).await {
             Ok(stored) => HashTree::decode(&stored)
@@ -107,13 +206,49 @@ impl Reader {
             Err(error) if error.kind() == ErrorKind::NotFound => None,
             Err(error) => return Err(error.into()),
         };
-        let tree = match tree {
-            Some(tree) => tree,
-            None => self.rebuild(version, store, replica, root).await?,
-        };
-        let tree = Arc::new(tree);
-        self.trees.insert(root, tree.clone());
-        Ok(Some(tree))
+        match tree {
+            Some(tree) => Ok(tree),
+            None => self.rebuild(version, store, replica, root).await,
+        }
+    }
+
+    async fn tree_of_site(
+        &self,
+        version: &OpenVersion,
+        member: &Member,
+        acting: &Acting,
+        root: RootHash,
+    ) -> Result<HashTree> {
+        let client = self.client(member, acting, version)?;
+        let tree = client.peer_tree(version.space, version.version).await;
+        let tree = tree.map_err(|error| self.site_fault(version, member, error))?;
+        if tree.root() == root && tree.size() == version.size {
+            return Ok(tree);
+        }
+        self.avoid(member.id);
+        let detail =
+            format!("site {} sent the hash tree of another content; nothing of it was used", member.name);
+        Err(ApiError::new(ErrorCode::Integrity, detail).with_path(&version.path))
+    }
+
+    /// Returns a client that asks a site for a version; that site waits until it knows of it.
+    fn client(&self, member: &Member, acting: &Acting, version: &OpenVersion) -> Result<Client> {
+        Ok(self.fabric.client_at(member.id, acting, Some(version.position))?)
+    }
+
+    fn avoid(&self, site: SiteId) {
+        self.failed.lock().unwrap_or_else(PoisonError::into_inner).insert(site, Instant::now());
+    }
+
+    /// Turns what another site said, or did not say, into what the reader is told.
+    fn site_fault(&self, version: &OpenVersion, member: &Member, error: percale_client::Error) -> ApiError {
+        self.avoid(member.id);
+        if error.code() == ErrorCode::Integrity {
+            tracing::error!(path = %version.path, site = member.name, %error, "damaged copy at another site");
+            metrics::counter!("percale_checksum_mismatches_total").increment(1);
+        }
+        let error = ApiError::from(percale_federation::Error::from(error));
+        error.context(format!("cannot read from site {}", member.name)).with_path(&version.path)
     }
 
     /// Makes a tree from the bytes of a copy, and puts it beside them for the next time.
@@ -138,56 +273,99 @@ impl Reader {
 
     /// Puts a tree beside its content, in place of what is there and cannot be used.
     async fn keep_tree(&self, version: &OpenVersion, store: &OpenStore, tree: &HashTree) -> Result<()> {
-        let at = tree_key(version.space, version.version)?;
-        store.store.delete_one(&at, None).await?;
-        store.store.put_small(self.lease.token()?, at, tree.encode().into()).await?;
-        Ok(())
+        put_tree(&self.lease, store, version.space, version.version, tree).await
     }
 
-    /// Begins to read bytes of a version.
+    /// Begins to read bytes of a version, from the first of its copies that answers.
     ///
     /// # Errors
     /// - `VersionChanged` if a native file is no longer the one that was registered.
-    /// - Whatever the store answers.
+    /// - Whatever the last copy answers.
     pub async fn read(self: &Arc<Self>, source: Arc<Source>, range: ByteRange) -> Result<VerifiedRead> {
         let size = source.version.size;
         let wanted =
             ByteRange::at(range.start().min(size.0), range.len().min(size.0 - range.start().min(size.0)));
-        // Whole groups, since only those can be verified.
-        let covering = wanted.align_out(GROUP_SIZE, size);
-        let options = ReadOptions::range(covering)
-            .if_generation(expected_generation(&source.store, &source.replica))
-            .piece_size(ByteCount(GROUP_SIZE));
-        let opened = source.store.store.read(&key(&source.replica.key)?, options).await;
-        let stream = match opened {
-            Ok(stream) if stream.range() == covering => stream,
-            Ok(_) => return Err(self.found_damaged(&source.version, &source.replica, "its size").await),
-            Err(error) => return Err(self.store_fault(&source, error).await),
-        };
-        Ok(VerifiedRead {
-            reader: self.clone(),
-            source,
-            stream,
-            wanted,
-            at: covering.start(),
-            pending: BytesMut::new(),
-        })
+        VerifiedRead::begin(self.clone(), source, wanted).await
+    }
+
+    /// Opens one copy for reading whole groups.
+    async fn open(&self, source: &Source, copy: &Copy, covering: ByteRange) -> Result<Groups> {
+        let version = &source.version;
+        match &copy.place {
+            Place::Store(store) => {
+                let options = ReadOptions::range(covering)
+                    .if_generation(expected_generation(store, &copy.replica))
+                    .piece_size(ByteCount(GROUP_SIZE));
+                match store.store.read(&key(&copy.replica.key)?, options).await {
+                    Ok(stream) if stream.range() == covering => Ok(Groups::Store(stream)),
+                    Ok(_) => Err(self.found_damaged(version, &copy.replica, "its size").await),
+                    Err(error) => Err(self.store_fault(version, store, &copy.replica, error).await),
+                }
+            }
+            Place::Site { member, acting } => {
+                let client = self.client(member, acting, version)?;
+                let content = Content {
+                    version: version.version,
+                    size: version.size.0,
+                    root: version.root,
+                    mtime: version.mtime.unwrap_or(version.modified),
+                    digests: Vec::new(),
+                };
+                let stream = client.read_version(version.space, &version.path, &content, covering);
+                Ok(Groups::Site(Box::new(stream)))
+            }
+        }
+    }
+
+    /// Returns the next bytes of a copy, or nothing at the end.
+    async fn next_of(&self, source: &Source, copy: &Copy, groups: &mut Groups) -> Result<Option<Bytes>> {
+        match (groups, &copy.place) {
+            (Groups::Store(stream), Place::Store(store)) => match stream.next().await {
+                Ok(piece) => Ok(piece),
+                Err(error) => Err(self.store_fault(&source.version, store, &copy.replica, error).await),
+            },
+            (Groups::Site(stream), Place::Site { member, .. }) => {
+                stream.next().await.map_err(|error| self.site_fault(&source.version, member, error))
+            }
+            _ => Err(ApiError::internal("a copy is read from where it is not")),
+        }
+    }
+
+    /// Notes that bytes of a copy are wrong.
+    async fn found_wrong(&self, source: &Source, copy: &Copy, what: &str) -> ApiError {
+        match &copy.place {
+            Place::Store(_) => self.found_damaged(&source.version, &copy.replica, what).await,
+            Place::Site { member, .. } => {
+                self.avoid(member.id);
+                let path = &source.version.path;
+                tracing::error!(%path, site = member.name, "wrong bytes from another site: {what}");
+                metrics::counter!("percale_checksum_mismatches_total").increment(1);
+                let detail =
+                    format!("site {} sent wrong bytes ({what}); nothing of them was served", member.name);
+                ApiError::new(ErrorCode::Integrity, detail).with_path(path)
+            }
+        }
     }
 
     /// Turns what a store said while reading into what the reader is told, and notes what it means for the copy.
-    async fn store_fault(&self, source: &Source, error: percale_store::Error) -> ApiError {
-        let (version, replica) = (&source.version, &source.replica);
+    async fn store_fault(
+        &self,
+        version: &OpenVersion,
+        store: &OpenStore,
+        replica: &Replica,
+        error: percale_store::Error,
+    ) -> ApiError {
         match error.kind() {
             ErrorKind::NotFound => {
                 self.report(version, replica, ReplicaState::Lost).await;
-                let detail = format!("the copy on store {} is gone", source.store.row.name);
+                let detail = format!("the copy on store {} is gone", store.row.name);
                 ApiError::new(ErrorCode::Integrity, detail).with_path(&version.path)
             }
-            ErrorKind::Changed if source.store.is_managed() => {
+            ErrorKind::Changed if store.is_managed() => {
                 self.found_damaged(version, replica, "its file, which was changed from outside").await
             }
             ErrorKind::Changed => {
-                self.native_changed(source).await;
+                self.native_changed(version, store, replica).await;
                 let detail = "the file was changed at its site while it was read; read it again";
                 ApiError::new(ErrorCode::VersionChanged, detail).with_path(&version.path)
             }
@@ -196,21 +374,21 @@ impl Reader {
         }
     }
 
-    async fn native_changed(&self, source: &Source) {
-        let Ok(at) = key(&source.replica.key) else { return };
-        let Ok(meta) = source.store.store.stat(&at).await else { return };
+    async fn native_changed(&self, version: &OpenVersion, store: &OpenStore, replica: &Replica) {
+        let Ok(at) = key(&replica.key) else { return };
+        let Ok(meta) = store.store.stat(&at).await else { return };
         let Some(generation) = meta.generation else { return };
         let change = NativeChange {
-            space: source.version.space,
-            version: source.version.version,
-            store: source.replica.store,
+            space: version.space,
+            version: version.version,
+            store: replica.store,
             size: meta.size,
             generation: generation.to_string(),
             mtime: meta.modified,
             state: ReplicaState::Unverified,
         };
         if let Err(error) = self.catalog.native_changed(&crate::app::system_caller(), change).await {
-            tracing::warn!(path = %source.version.path, %error, "cannot note that a native file changed");
+            tracing::warn!(path = %version.path, %error, "cannot note that a native file changed");
         }
     }
 
@@ -249,10 +427,7 @@ impl Reader {
         let outcome = hash(&store, replica).await;
         let tree = match outcome {
             Ok(tree) => tree,
-            Err(error) => {
-                let source = Source { version: version.clone(), replica: replica.clone(), store, tree: None };
-                return Err(self.store_fault(&source, error).await);
-            }
+            Err(error) => return Err(self.store_fault(version, &store, replica, error).await),
         };
         let is_right = tree.size() == version.size && version.root.is_none_or(|root| root == tree.root());
         if !is_right {
@@ -317,79 +492,4 @@ fn unreadable(version: &OpenVersion) -> ApiError {
 fn damaged(version: &OpenVersion, error: &dyn std::fmt::Display) -> ApiError {
     ApiError::new(ErrorCode::Internal, format!("the hash tree cannot be used: {error}"))
         .with_path(&version.path)
-}
-
-/// Bytes of a version, each group verified. Ends early, with an error, before the first wrong byte.
-pub struct VerifiedRead {
-    reader: Arc<Reader>,
-    source: Arc<Source>,
-    stream: Box<dyn ReadStream>,
-    wanted: ByteRange,
-    at: u64,
-    pending: BytesMut,
-}
-
-/// A whole group: verified, unless nobody hashed the version yet.
-#[derive(Debug, Clone)]
-pub struct Piece {
-    /// Where it begins in the content.
-    pub offset: u64,
-    /// Its bytes.
-    pub bytes: Bytes,
-}
-
-impl VerifiedRead {
-    /// Returns the next piece of what was asked for, or nothing at the end.
-    ///
-    /// # Errors
-    /// `Integrity` for damage, `VersionChanged` for a native file that changed, or what the store answers.
-    pub async fn next(&mut self) -> Result<Option<Bytes>> {
-        let Some(Piece { offset, bytes }) = self.next_piece().await? else { return Ok(None) };
-        let have = ByteRange::at(offset, bytes.len() as u64);
-        let Some(part) = have.intersect(self.wanted) else { return Ok(None) };
-        let start = (part.start() - offset) as usize;
-        Ok(Some(bytes.slice(start..start + part.len() as usize)))
-    }
-
-    /// Returns the next whole group of those that cover what was asked for.
-    ///
-    /// # Errors
-    /// As [`VerifiedRead::next`].
-    pub async fn next_piece(&mut self) -> Result<Option<Piece>> {
-        let group = self.at / GROUP_SIZE;
-        let len = group_range(self.source.version.size, group).len() as usize;
-        if len == 0 {
-            return Ok(None);
-        }
-        let Some(bytes) = self.whole(len).await? else { return Ok(None) };
-        let tree = self.source.tree.as_ref();
-        if tree.is_some_and(|tree| tree.verify(group, &bytes).is_err()) {
-            let what = format!("group {group}");
-            return Err(self.reader.found_damaged(&self.source.version, &self.source.replica, &what).await);
-        }
-        let offset = self.at;
-        self.at += len as u64;
-        Ok(Some(Piece { offset, bytes }))
-    }
-
-    /// Collects exactly `len` bytes; copies only if the store gives other pieces than groups.
-    async fn whole(&mut self, len: usize) -> Result<Option<Bytes>> {
-        loop {
-            if self.pending.len() >= len {
-                return Ok(Some(self.pending.split_to(len).freeze()));
-            }
-            match self.read().await? {
-                Some(bytes) if self.pending.is_empty() && bytes.len() == len => return Ok(Some(bytes)),
-                Some(bytes) => self.pending.extend_from_slice(&bytes),
-                None => return Ok(None),
-            }
-        }
-    }
-
-    async fn read(&mut self) -> Result<Option<Bytes>> {
-        match self.stream.next().await {
-            Ok(piece) => Ok(piece),
-            Err(error) => Err(self.reader.store_fault(&self.source, error).await),
-        }
-    }
 }

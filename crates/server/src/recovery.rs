@@ -90,6 +90,7 @@ impl Recovery {
             }
             self.catalog.delete_intent(row.intent.id).await?;
         }
+        crate::abroad::undo_reserved(&self.catalog, &self.stores, lapsed.lease.id).await?;
         self.stores.open_all().await?;
         for store in self.stores.all() {
             // A take-over that died may have staged nothing, but its predecessor's files may be left.

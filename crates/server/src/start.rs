@@ -5,24 +5,28 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::Router;
 use percale_catalog::{Catalog, CatalogConfig, TokenRecord};
 use percale_core::access::{Identity, Scope};
 use percale_core::ids::SiteId;
 use percale_core::{ErrorCode, Timestamp};
+use percale_federation::tell::{self, Wake};
+use percale_federation::{Fabric, Member, OwnSite, follow, reverse};
 use percale_trust::admin_token::{ADMIN_TOKEN_FILE, ADMIN_USER, ensure_admin_token};
-use percale_trust::tls::CertificateSource;
-use percale_trust::{Sealer, ServerTls, SiteKey, TokenIssuer, TokenVerifier};
+use percale_trust::tls::{CertificateSource, SiteCertificate};
+use percale_trust::{Sealer, ServerTls, SiteKey, SitePublicKey, TokenIssuer, TokenVerifier};
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::abroad::Abroad;
 use crate::app::App;
 use crate::config::{Config, TlsMode};
 use crate::http::auth::{self, Authenticator};
 use crate::http::observe;
 use crate::lease::ServerLease;
-use crate::listener::Listener;
+use crate::listener::{Listener, PeerKey, serve_reversed};
 use crate::publish::Publisher;
 use crate::reading::Reader;
 use crate::recovery::Recovery;
@@ -32,6 +36,8 @@ use crate::{ApiError, AppState, Result};
 
 /// Journal records of a space that are kept whatever their age.
 const JOURNAL_KEEP_RECORDS: u64 = 100_000;
+/// How often arrivals that nobody asks for any more are looked for.
+const TIDY_EVERY: Duration = Duration::from_secs(5);
 /// How often old records are removed.
 const PRUNE_EVERY: Duration = Duration::from_secs(3600);
 /// How often a certificate that is about to end is looked for.
@@ -133,9 +139,10 @@ pub async fn start(config: Config) -> Result<Running> {
             format!("cannot serve as site '{}': {error}", config.site.name),
         )
     })?;
-    let (authenticator, certificate) = {
+    let (authenticator, certificate, mut own) = {
         let (directory, config, id) = (state_dir.clone(), config.clone(), site.id);
-        let (authenticator, admin, tls) = blocking(move || prepare(&directory, &config, key, id)).await?;
+        let (authenticator, admin, tls, own) =
+            blocking(move || prepare(&directory, &config, key, id)).await?;
         if let Some(record) = admin
             && let Err(error) = catalog.record_token(record).await
         {
@@ -143,11 +150,13 @@ pub async fn start(config: Config) -> Result<Running> {
             let _ = std::fs::remove_file(state_dir.join(ADMIN_TOKEN_FILE));
             return Err(ApiError::from(error).context("cannot record the administrator's token"));
         }
-        (authenticator, tls)
+        (authenticator, tls, own)
     };
     authenticator.refresh(&catalog, Timestamp::EPOCH).await?;
-    let listener = Listener::bind(&config.http, certificate.as_ref().map(ServerTls::config)).await?;
+    let listener = Listener::bind(&config.http, certificate.as_ref().map(ServerTls::configs)).await?;
     let address = listener.address()?;
+    own.urls = reachable_at(&config, address);
+    let fabric = Fabric::open(own, catalog.clone()).await?;
 
     let sealer = Arc::new(sealer);
     let stores = Arc::new(Registry::new(catalog.clone(), sealer.clone()));
@@ -159,8 +168,10 @@ pub async fn start(config: Config) -> Result<Running> {
         Recovery::at_start(&catalog, &stores, &holder).await?;
     }
     let lease = Arc::new(ServerLease::acquire(catalog.clone(), holder).await?);
-    let publisher = Publisher::new(catalog.clone(), lease.clone());
-    let reader = Arc::new(Reader::new(catalog.clone(), stores.clone(), lease.clone()));
+    let tell = Wake::default();
+    let abroad = Arc::new(Abroad::new(catalog.clone(), fabric.clone(), lease.clone(), tell.clone()));
+    let publisher = Publisher::new(catalog.clone(), lease.clone(), abroad.clone());
+    let reader = Arc::new(Reader::new(catalog.clone(), stores.clone(), fabric.clone(), lease.clone()));
     let uploads =
         Arc::new(Uploads::new(catalog.clone(), stores.clone(), publisher.clone(), config.uploads.lease));
     let ca = certificate.as_ref().and_then(ServerTls::ca_file);
@@ -169,8 +180,11 @@ pub async fn start(config: Config) -> Result<Running> {
         site,
         catalog,
         authenticator,
+        fabric,
+        tell,
         sealer,
         stores,
+        abroad,
         publisher,
         reader,
         uploads,
@@ -181,6 +195,7 @@ pub async fn start(config: Config) -> Result<Running> {
     });
     spawn_background(&app, certificate);
     let router = crate::http::router(app.clone());
+    spawn_federation(&app, &router);
     let serving = tokio::spawn(listener.serve(router, app.stopping.clone()));
     notify("READY=1");
     tracing::info!(site = app.site.name, %address, version = env!("CARGO_PKG_VERSION"), "serving");
@@ -236,6 +251,41 @@ fn spawn_background(app: &AppState, certificate: Option<ServerTls>) {
             }
         });
     }
+}
+
+fn spawn_federation(app: &AppState, router: &Router) {
+    let (fabric, stopping) = (app.fabric.clone(), app.stopping.clone());
+    app.background.spawn(follow::run(fabric.clone(), app.background.clone(), stopping.clone()));
+    app.background.spawn(tell::run(fabric.clone(), app.tell.clone(), stopping.clone()));
+    every(app, TIDY_EVERY, |app| async move {
+        if let Err(error) = app.abroad.tidy().await {
+            tracing::warn!(%error, "cannot look after arrivals; will try again");
+        }
+    });
+    if !fabric.own().is_dialable() {
+        let (limits, router, ends) = (app.config.http.clone(), router.clone(), stopping.clone());
+        let serve = move |connection, member: Arc<Member>| {
+            let peer = PeerKey(SitePublicKey(member.key));
+            serve_reversed(router.clone(), limits.clone(), connection, peer, ends.clone())
+        };
+        app.background.spawn(reverse::dial_all(fabric, serve, app.background.clone(), stopping));
+    }
+}
+
+/// Returns where other sites reach this one; nothing if they cannot.
+fn reachable_at(config: &Config, address: SocketAddr) -> Vec<String> {
+    if config.federation.outgoing_only || config.tls.mode == TlsMode::Off {
+        return Vec::new();
+    }
+    if !config.federation.urls.is_empty() {
+        return config.federation.urls.clone();
+    }
+    let host = match address.ip() {
+        ip if ip.is_unspecified() => host_name(),
+        IpAddr::V4(ip) => ip.to_string(),
+        IpAddr::V6(ip) => format!("[{ip}]"),
+    };
+    vec![format!("https://{host}:{}", address.port())]
 }
 
 /// Does something again and again, first after one period.
@@ -294,7 +344,7 @@ fn lock(state_dir: &Path) -> Result<std::os::fd::OwnedFd> {
     Ok(file)
 }
 
-type Prepared = (Authenticator, Option<TokenRecord>, Option<ServerTls>);
+type Prepared = (Authenticator, Option<TokenRecord>, Option<ServerTls>, OwnSite);
 
 fn prepare(state_dir: &Path, config: &Config, key: SiteKey, site: SiteId) -> Result<Prepared> {
     let now = Timestamp::now();
@@ -326,8 +376,11 @@ fn prepare(state_dir: &Path, config: &Config, key: SiteKey, site: SiteId) -> Res
             names: certificate_names(config),
         }),
     };
-    let tls = source.map(|source| ServerTls::load(source, None, now)).transpose()?;
-    Ok((Authenticator::new(issuer, verifier), record, tls))
+    let certificate = SiteCertificate::new(&key, site, now)?;
+    let tls = source.map(|source| ServerTls::load(source, Some(certificate.clone()), now)).transpose()?;
+    let name = config.site.name.clone();
+    let own = OwnSite { id: site, name, key, certificate, urls: Vec::new() };
+    Ok((Authenticator::new(issuer, verifier), record, tls, own))
 }
 
 fn certificate_names(config: &Config) -> Vec<String> {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use percale_catalog::{Catalog, NewStore, StoreLayout, StoreState};
 use percale_core::ErrorCode;
-use percale_core::ids::StoreId;
+use percale_core::ids::{SiteId, StoreId};
 use percale_core::path::SpaceName;
 use percale_store::SharedStore;
 use percale_store::wrappers::{StackPolicy, standard_stack};
@@ -42,12 +42,20 @@ pub struct Registry {
     sealer: Arc<Sealer>,
     open: RwLock<HashMap<StoreId, Arc<OpenStore>>>,
     defaults: RwLock<HashMap<SpaceName, (StoreId, Instant)>>,
+    /// The owners of stores of other sites. A store never changes its owner.
+    foreign: RwLock<HashMap<StoreId, SiteId>>,
 }
 
 impl Registry {
     /// Makes the registry; nothing is opened yet.
     pub fn new(catalog: Catalog, sealer: Arc<Sealer>) -> Self {
-        Self { catalog, sealer, open: RwLock::default(), defaults: RwLock::default() }
+        Self {
+            catalog,
+            sealer,
+            open: RwLock::default(),
+            defaults: RwLock::default(),
+            foreign: RwLock::default(),
+        }
     }
 
     /// Returns a store.
@@ -65,6 +73,30 @@ impl Registry {
         let opened = Arc::new(self.open(row, Existing::MustBeThere).await?);
         let mut open = self.open.write().expect("no holder of this lock panics");
         Ok(open.entry(id).or_insert(opened).clone())
+    }
+
+    /// Returns the site that owns a store, if it is another one.
+    ///
+    /// # Errors
+    /// `NotFound` if this site has not heard of such a store yet.
+    pub async fn site_of(&self, id: StoreId) -> Result<Option<SiteId>> {
+        if self.known(id).is_some() {
+            return Ok(None);
+        }
+        let foreign = self.foreign.read().expect("no holder of this lock panics").get(&id).copied();
+        if foreign.is_some() {
+            return Ok(foreign);
+        }
+        let row = self.catalog.all_stores().await?.into_iter().find(|row| row.id == id);
+        let row = row.filter(|row| row.site != Some(SiteId(uuid::Uuid::nil())));
+        let row = row.ok_or_else(|| {
+            let detail = format!("the store {id} is of a site that has not told of it yet");
+            ApiError::new(ErrorCode::SiteUnavailable, detail)
+        })?;
+        if let Some(site) = row.site {
+            self.foreign.write().expect("no holder of this lock panics").insert(id, site);
+        }
+        Ok(row.site)
     }
 
     fn known(&self, id: StoreId) -> Option<Arc<OpenStore>> {
@@ -117,13 +149,16 @@ impl Registry {
         let rows = self.catalog.stores().await?;
         let mut taking = rows.iter().filter(|row| row.state == StoreState::Online);
         let chosen = match wanted {
-            Some(id) => taking.find(|row| row.id == id),
-            None => taking.next(),
+            // The default of a space is a store at its home; elsewhere new data stays near its writer.
+            Some(id) if rows.iter().any(|row| row.id == id) => taking.find(|row| row.id == id),
+            _ => taking.next(),
         };
         let chosen = chosen.ok_or_else(|| {
             let detail = match wanted {
-                Some(_) => format!("the store of space {space} takes no new data"),
-                None => format!("no store of this site takes new data for space {space}"),
+                Some(id) if rows.iter().any(|row| row.id == id) => {
+                    format!("the store of space {space} takes no new data")
+                }
+                _ => format!("no store of this site takes new data for space {space}"),
             };
             // Somebody must change something; asking again does not help.
             ApiError::new(ErrorCode::ReadOnly, detail)

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use bytes::{Bytes, BytesMut};
 use percale_api::uploads::{CommitUpload, NewUpload, Upload};
 use percale_catalog::{
-    AnswerKey, Catalog, Committed, Condition, IntentRow, Lease, LeaseKind, Remembered, TaskHolder,
+    AnswerKey, ArrivalEnd, Catalog, Committed, Condition, Lease, LeaseKind, Remembered, TaskHolder,
 };
 use percale_core::access::{Caller, Permission};
 use percale_core::digest::{Algorithm, Digest, Hasher};
@@ -18,7 +18,9 @@ use percale_core::ids::{LeaseId, StoreId};
 use percale_core::tree::{GROUP_SIZE, HashTree, RootHash, TreeHasher, group_range, hash_group};
 use percale_core::{ByteCount, ByteRange, ErrorCode, ObjectPath, Timestamp};
 use percale_mover::{DataFrame, ReceivedGroups};
-use percale_store::{ErrorKind, FileIdentity, ReadOptions, Stage, StageOptions, StageToken, Staged};
+use percale_store::{
+    ErrorKind, FileIdentity, ReadOptions, Stage, StageOptions, StageToken, Staged, StoreKey,
+};
 use serde::{Deserialize, Serialize};
 use tokio::sync::RwLock;
 
@@ -210,12 +212,16 @@ impl Uploads {
     async fn begun(&self, lease: &Lease, body: &Body, store: &OpenStore) -> Result<Begun> {
         let token = body.token.to_string();
         let intents = self.catalog.intents_of(lease.id).await?;
-        let Some(row) = intents.into_iter().find(|row| row.token == token) else { return Ok(Begun::Resumed) };
+        let Some(row) = intents.into_iter().find(|row| row.token == token) else {
+            return self.begun_abroad(lease, body, store).await;
+        };
         let staged = store.store.staged(Some(body.token.fence())).await?;
         if staged.iter().any(|staged| staged.token == body.token) {
             return Ok(Begun::Resumed);
         }
-        match published(store, &row, body).await? {
+        let own = crate::publish::version_key(row.intent.space, row.intent.version)?;
+        let keys = [crate::publish::key(&row.intent.key)?, own];
+        match published(store, keys, row.identity.as_deref(), body).await? {
             Some(begun) => Ok(begun),
             None => {
                 // Neither staged nor published: it begins anew, without the intent that speaks of other bytes.
@@ -223,6 +229,27 @@ impl Uploads {
                 Ok(Begun::Resumed)
             }
         }
+    }
+
+    /// As [`Uploads::begun`], for a space that another site orders.
+    async fn begun_abroad(&self, lease: &Lease, body: &Body, store: &OpenStore) -> Result<Begun> {
+        let token = body.token.to_string();
+        let arrivals = self.catalog.arrivals_of(lease.id).await?;
+        let Some(arrival) = arrivals.into_iter().find(|arrival| arrival.token == token) else {
+            return Ok(Begun::Resumed);
+        };
+        let staged = store.store.staged(Some(body.token.fence())).await?;
+        if staged.iter().any(|staged| staged.token == body.token) {
+            return Ok(Begun::Resumed);
+        }
+        let keys = [crate::publish::key(&arrival.key)?, crate::abroad::own_key(arrival.id)?];
+        if let Some(begun) = published(store, keys, arrival.identity.as_deref(), body).await? {
+            return Ok(begun);
+        }
+        for ended in self.catalog.end_arrivals(vec![arrival.id], ArrivalEnd::Removed).await {
+            ended?;
+        }
+        Ok(Begun::Resumed)
     }
 
     /// Writes a verified group, and lengthens the upload's life.
@@ -374,10 +401,13 @@ impl Uploads {
         session.writing.write().await.take();
         self.sessions.lock().await.remove(&session.id);
         // A publication that was begun is undone with the lease.
-        if self.catalog.intents_of(session.holder.lease).await?.is_empty() {
+        let lease = session.holder.lease;
+        let is_begun = !self.catalog.intents_of(lease).await?.is_empty()
+            || !self.catalog.arrivals_of(lease).await?.is_empty();
+        if !is_begun {
             self.end(session).await;
         } else {
-            self.catalog.renew_lease(session.holder.lease, session.holder.fence, Duration::ZERO).await?;
+            self.catalog.renew_lease(lease, session.holder.fence, Duration::ZERO).await?;
         }
         Ok(())
     }
@@ -602,10 +632,14 @@ enum Begun {
 }
 
 /// Returns the file that a commit had given its key already, with its tree.
-async fn published(store: &OpenStore, row: &IntentRow, body: &Body) -> Result<Option<Begun>> {
-    let identity = row.identity.as_deref().map(FileIdentity::new);
-    let own = crate::publish::version_key(row.intent.space, row.intent.version)?;
-    for key in [crate::publish::key(&row.intent.key)?, own] {
+async fn published(
+    store: &OpenStore,
+    keys: [StoreKey; 2],
+    identity: Option<&str>,
+    body: &Body,
+) -> Result<Option<Begun>> {
+    let identity = identity.map(FileIdentity::new);
+    for key in keys {
         let meta = match store.store.stat(&key).await {
             Ok(meta) => meta,
             Err(error) if error.kind() == ErrorKind::NotFound => continue,
@@ -632,6 +666,7 @@ pub(crate) fn keeps_bytes(error: &ApiError) -> bool {
         error.code(),
         ErrorCode::CatalogUnavailable
             | ErrorCode::StoreUnavailable
+            | ErrorCode::SiteUnavailable
             | ErrorCode::Timeout
             | ErrorCode::NoSpace
             | ErrorCode::RateLimited

@@ -34,7 +34,7 @@ async fn serve(
     router: Router,
     tls: Option<&ServerTls>,
 ) -> (SocketAddr, CancellationToken) {
-    let listener = Listener::bind(&limits, tls.map(ServerTls::config)).await.unwrap();
+    let listener = Listener::bind(&limits, tls.map(ServerTls::configs)).await.unwrap();
     let address = listener.address().unwrap();
     let stop = CancellationToken::new();
     tokio::spawn(listener.serve(router, stop.clone()));

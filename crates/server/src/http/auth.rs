@@ -1,22 +1,30 @@
-//! Who is asking: the bearer token of a request becomes a [`Caller`].
+//! Who is asking: the bearer token of a request becomes a [`Caller`]; so does the statement of another site.
 //!
 //! No `Authorization` means somebody who did not sign in; a token that is not good is refused, even where none is
-//! needed. Tokens are never logged.
+//! needed. Tokens are never logged. On a connection of another site a statement takes the token's place
+//! (`docs/design/trust.md`).
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use axum::extract::FromRequestParts;
 use http::header::AUTHORIZATION;
 use http::request::Parts;
+use percale_api::fields;
 use percale_catalog::Catalog;
-use percale_core::access::Caller;
+use percale_core::access::{Caller, Subject};
 use percale_core::ids::TokenId;
 use percale_core::{ErrorCode, Timestamp};
+use percale_federation::{Member, roster};
+use percale_trust::signed::{
+    Clock, Delegation, ReplayGuard, Signatory, SignedError, Statement, claimed_site, vouches,
+};
 use percale_trust::token::{DEFAULT_LEEWAY, MAX_TOKEN_BYTES};
-use percale_trust::{TokenError, TokenIssuer, TokenVerifier, VerifiedToken};
+use percale_trust::{SitePublicKey, TokenError, TokenIssuer, TokenVerifier, VerifiedToken};
 
+use crate::listener::PeerKey;
+use crate::reading::Reach;
 use crate::{ApiError, AppState, Result};
 
 /// How old the knowledge of revocations at other servers may be.
@@ -26,6 +34,8 @@ const REFRESH_EVERY: Duration = Duration::from_secs(5);
 const OVERLAP: Duration = Duration::from_secs(120);
 /// Checked tokens that are remembered. Checking one takes about 50 µs, more than the rest of a small request.
 const MAX_CHECKED: usize = 10_000;
+/// Statements that came through a relay and are remembered while they could be used again: 20 minutes at 80 a second, in 10 MB.
+const MAX_STATEMENTS: usize = 100_000;
 
 /// The caller of a request: somebody with a good token, or nobody.
 #[derive(Debug, Clone)]
@@ -36,8 +46,12 @@ pub struct Auth(pub Caller);
 pub struct Session {
     /// Who is asking.
     pub caller: Caller,
-    /// The token; nothing for somebody who did not sign in.
+    /// The token; nothing for somebody who did not sign in, or whom another site vouches for.
     pub token: Option<CheckedToken>,
+    /// The site that vouches for the caller, or asks for itself, if it is another one.
+    pub site: Option<Arc<Member>>,
+    /// What the caller allowed a task, in the words of the site that signed it.
+    pub delegation: Option<Arc<Delegation>>,
 }
 
 /// What is known of a good token.
@@ -50,6 +64,23 @@ pub struct CheckedToken {
 }
 
 impl Session {
+    /// Returns how this site calls a subject that the request names: a site names it as it is called there.
+    pub fn named_here(&self, app: &AppState, subject: &Subject) -> Subject {
+        match &self.site {
+            Some(site) => subject.seen(&site.name, &app.site.name),
+            None => subject.clone(),
+        }
+    }
+
+    /// Returns from where the caller may be given bytes. Another site asks for what is here, or the two would send each
+    /// other round.
+    pub fn reach(&self) -> Reach {
+        match self.site {
+            Some(_) => Reach::Here,
+            None => Reach::Fabric(self.caller.clone()),
+        }
+    }
+
     /// Returns the caller, if it is an administrator.
     ///
     /// # Errors
@@ -99,13 +130,9 @@ impl FromRequestParts<AppState> for Session {
         if let Some(session) = parts.extensions.get::<Session>() {
             return Ok(session.clone());
         }
-        let session = match bearer(parts)? {
-            None => Session { caller: Caller::anonymous(), token: None },
-            Some(text) => {
-                let token = app.authenticator.check(text, Timestamp::now())?;
-                let checked = CheckedToken { id: token.id, expires: token.expires };
-                Session { caller: token.caller, token: Some(checked) }
-            }
+        let session = match parts.extensions.get::<PeerKey>() {
+            Some(PeerKey(key)) => of_site(parts, app, key)?,
+            None => of_token(parts, app)?,
         };
         parts.extensions.insert(session.clone());
         Ok(session)
@@ -118,6 +145,86 @@ impl FromRequestParts<AppState> for Auth {
     async fn from_request_parts(parts: &mut Parts, app: &AppState) -> Result<Self> {
         Ok(Auth(Session::from_request_parts(parts, app).await?.caller))
     }
+}
+
+fn of_token(parts: &Parts, app: &AppState) -> Result<Session> {
+    let (caller, token) = match bearer(parts)? {
+        None => (Caller::anonymous(), None),
+        Some(text) => {
+            let token = app.authenticator.check(text, Timestamp::now())?;
+            (token.caller, Some(CheckedToken { id: token.id, expires: token.expires }))
+        }
+    };
+    Ok(Session { caller, token, site: None, delegation: None })
+}
+
+/// Finds out for whom a site asks, over a connection on which it has proved this key.
+fn of_site(parts: &Parts, app: &AppState, key: &SitePublicKey) -> Result<Session> {
+    let refuse = |detail: String| ApiError::new(ErrorCode::SiteRefused, detail);
+    let roster = app.fabric.roster();
+    let from = roster.with_key(key).ok_or_else(|| {
+        refuse("the site on this connection is not a member of the fabric, or was removed from it".to_owned())
+    })?;
+    if parts.headers.contains_key(AUTHORIZATION) {
+        return Err(refuse("a site asks with a statement, not with a token".to_owned()));
+    }
+    let text = one_field(parts, fields::STATEMENT)?
+        .ok_or_else(|| refuse(format!("the request of site {} has no statement", from.name)))?;
+    let (signer, statement) = signed(app, text, |signatory, clock| {
+        Statement::verify(text, signatory, from.id, app.site.id, clock)
+    })?;
+    let guard = &app.authenticator.statements;
+    if statement.is_once_only() && !guard.first_use(statement.id, statement.expires, Timestamp::now()) {
+        return Err(refuse(format!("the statement of site {} was used before", signer.name)));
+    }
+    let delegation = match one_field(parts, fields::DELEGATION)? {
+        None => None,
+        Some(text) => {
+            let (_, delegation) =
+                signed(app, text, |signatory, clock| Delegation::verify(text, signatory, signer.id, clock))?;
+            Some(Arc::new(delegation))
+        }
+    };
+    let caller = match (&delegation, statement.caller) {
+        (Some(delegation), None) => delegation.caller.clone(),
+        (None, Some(caller)) => caller,
+        (None, None) => Caller::anonymous(),
+        (Some(_), Some(_)) => {
+            return Err(refuse("a statement of a user and a delegation exclude each other".to_owned()));
+        }
+    };
+    Ok(Session { caller, token: None, site: Some(signer), delegation })
+}
+
+/// Looks up who signed a text, and lets `verify` check it by that site's keys.
+fn signed<T>(
+    app: &AppState,
+    text: &str,
+    verify: impl FnOnce(&Signatory<'_>, &Clock) -> Result<T, SignedError>,
+) -> Result<(Arc<Member>, T)> {
+    let wrong = |error: SignedError| ApiError::new(error.code(), error.to_string());
+    let now = Timestamp::now();
+    let id = claimed_site(text).map_err(wrong)?;
+    let signer = app.fabric.member(id)?;
+    let keys = roster::keys_of(&signer, now);
+    let signatory = Signatory { site: signer.id, name: &signer.name, keys: &keys, issuers: &signer.issuers };
+    let clock = Clock::new(now, Some(app.fabric.clock_allowance(signer.id)));
+    let value = verify(&signatory, &clock).map_err(wrong)?;
+    Ok((signer, value))
+}
+
+/// Returns a field that may be there at most once.
+fn one_field<'a>(parts: &'a Parts, name: &'static str) -> Result<Option<&'a str>> {
+    let refuse = |why: &str| ApiError::new(ErrorCode::TokenInvalid, format!("cannot read {name}: {why}"));
+    let mut values = parts.headers.get_all(name).iter();
+    let Some(value) = values.next() else { return Ok(None) };
+    if values.next().is_some() {
+        return Err(refuse("it is there more than once"));
+    }
+    if value.len() > MAX_TOKEN_BYTES {
+        return Err(refuse(&format!("it has more than {MAX_TOKEN_BYTES} bytes")));
+    }
+    value.to_str().map(Some).map_err(|_| refuse("it has other characters than visible ASCII"))
 }
 
 /// Returns the token's text, or nothing if no credential was sent.
@@ -146,12 +253,19 @@ pub struct Authenticator {
     verifier: TokenVerifier,
     checked: Mutex<HashMap<[u8; 32], VerifiedToken>>,
     revoked: RwLock<HashSet<TokenId>>,
+    statements: ReplayGuard,
 }
 
 impl Authenticator {
     /// Makes one that knows of no revocation yet; [`Authenticator::refresh`] comes next.
     pub fn new(issuer: TokenIssuer, verifier: TokenVerifier) -> Self {
-        Self { issuer, verifier, checked: Mutex::default(), revoked: RwLock::default() }
+        Self {
+            issuer,
+            verifier,
+            checked: Mutex::default(),
+            revoked: RwLock::default(),
+            statements: ReplayGuard::new(MAX_STATEMENTS),
+        }
     }
 
     /// Returns the built-in issuer.
@@ -189,6 +303,20 @@ impl Authenticator {
         }
         checked.insert(key, token.clone());
         Ok(token)
+    }
+
+    /// Checks that a site may speak for a caller, seen as from outside.
+    ///
+    /// # Errors
+    /// `site_refused`.
+    pub fn vouched_for<'a>(&self, site: &Member, caller: &'a Caller) -> Result<&'a Caller> {
+        match vouches(&site.name, &site.issuers, caller) {
+            Ok(()) if !caller.is_admin() => Ok(caller),
+            Ok(()) => {
+                Err(ApiError::new(ErrorCode::SiteRefused, "the scope 'admin' does not cross between sites"))
+            }
+            Err(error) => Err(ApiError::new(ErrorCode::SiteRefused, error.to_string())),
+        }
     }
 
     /// Refuses a token from now on.

@@ -7,7 +7,7 @@ use axum::response::{IntoResponse, Response};
 use futures::stream;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use percale_api::{Problem, digest_fields, fields, media};
-use percale_core::access::Caller;
+use percale_catalog::OpenVersion;
 use percale_core::digest::{Algorithm, Digest, Hasher};
 use percale_core::ids::VersionId;
 use percale_core::{ByteCount, ByteRange, ErrorCode, ObjectPath};
@@ -16,7 +16,7 @@ use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::auth::Auth;
+use super::auth::Session;
 use super::extract::{NamespacePath, Query};
 use crate::reading::Source;
 use crate::{ApiError, AppState, Result};
@@ -59,12 +59,12 @@ pub fn etag(version: VersionId, root: Option<percale_core::tree::RootHash>) -> S
 )]
 async fn get_data(
     State(app): State<AppState>,
-    Auth(caller): Auth,
+    session: Session,
     NamespacePath(path): NamespacePath,
     Query(query): Query<VersionQuery>,
     headers: HeaderMap,
 ) -> Result<Response> {
-    let answer = prepare_get(&app, &caller, &path, query.version, &headers).await?;
+    let answer = prepare_get(&app, &session, &path, query.version, &headers).await?;
     let (source, range, response) = match answer {
         Get::Head(response) => return Ok(response),
         Get::Body { source, range, response } => (source, range, response),
@@ -89,12 +89,12 @@ async fn get_data(
 )]
 async fn head_data(
     State(app): State<AppState>,
-    Auth(caller): Auth,
+    session: Session,
     NamespacePath(path): NamespacePath,
     Query(query): Query<VersionQuery>,
     headers: HeaderMap,
 ) -> Result<Response> {
-    Ok(match prepare_get(&app, &caller, &path, query.version, &headers).await? {
+    Ok(match prepare_get(&app, &session, &path, query.version, &headers).await? {
         Get::Head(response) => response,
         Get::Body { response, .. } => response.map(|()| axum::body::Body::empty()).into_response(),
     })
@@ -107,14 +107,14 @@ enum Get {
 
 async fn prepare_get(
     app: &AppState,
-    caller: &Caller,
+    session: &Session,
     path: &ObjectPath,
     version: Option<VersionId>,
     headers: &HeaderMap,
 ) -> Result<Get> {
     let open = app
         .catalog
-        .open_object(caller, path, version)
+        .open_object(&session.caller, path, version)
         .await
         .map_err(|error| ApiError::from(error).with_path(path))?;
     let tag = etag(open.version, open.root);
@@ -147,7 +147,7 @@ async fn prepare_get(
 
     let (position, root, mtime) = (open.position, open.root, open.mtime.unwrap_or(open.modified));
     let version = open.version;
-    let source = Arc::new(app.reader.source(open).await?);
+    let source = Arc::new(app.reader.source(open, &session.reach()).await?);
     let mut response = http::Response::new(());
     let fields_out = response.headers_mut();
     insert(fields_out, header::ETAG, &tag);
@@ -157,7 +157,7 @@ async fn prepare_get(
     insert(fields_out, HeaderName::from_static(fields::POSITION), &position.to_string());
     insert(fields_out, HeaderName::from_static(fields::VERSION), &version.to_string());
     insert(fields_out, HeaderName::from_static(fields::MTIME), &mtime.to_string());
-    insert(fields_out, HeaderName::from_static(fields::REPLICA_STATE), source.replica.state.as_str());
+    insert(fields_out, HeaderName::from_static(fields::REPLICA_STATE), source.state().as_str());
     if let Some(root) = root {
         insert(fields_out, HeaderName::from_static(fields::ROOT), &root.to_string());
     }
@@ -226,17 +226,22 @@ async fn digest_of(app: &AppState, source: &Arc<Source>, algorithm: Algorithm) -
 )]
 async fn get_tree(
     State(app): State<AppState>,
-    Auth(caller): Auth,
+    session: Session,
     NamespacePath(path): NamespacePath,
     Query(query): Query<VersionQuery>,
 ) -> Result<Response> {
     let open = app
         .catalog
-        .open_object(&caller, &path, query.version)
+        .open_object(&session.caller, &path, query.version)
         .await
         .map_err(|error| ApiError::from(error).with_path(&path))?;
-    let version = open.version;
-    let source = app.reader.source(open).await?;
+    tree_of(&app, &session, open).await
+}
+
+/// Answers with the tree of a version.
+pub(super) async fn tree_of(app: &AppState, session: &Session, open: OpenVersion) -> Result<Response> {
+    let (version, path) = (open.version, open.path.clone());
+    let source = app.reader.source(open, &session.reach()).await?;
     let tree = source.tree.ok_or_else(|| {
         let detail = "this version was registered in place and is not hashed yet; check it first";
         ApiError::new(ErrorCode::NotFound, detail).with_path(&path)

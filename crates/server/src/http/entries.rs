@@ -54,31 +54,40 @@ pub(super) fn describe(path: ObjectPath, entry: percale_catalog::Entry) -> Entry
     }
 }
 
-/// Tells of copies by the names of their stores. Where they lie is only for those who manage the path.
+/// Tells of copies by the names of their sites and stores. Where they lie is only for those who manage the path.
 struct Replicas {
-    site: String,
-    stores: HashMap<StoreId, String>,
+    stores: HashMap<StoreId, (String, String)>,
     with_keys: bool,
 }
 
 impl Replicas {
     async fn new(app: &AppState, caller: &Caller, path: &ObjectPath) -> Result<Self> {
-        // A store that could not be opened yet is told by its id.
-        let stores = app.stores.all().iter().map(|open| (open.row.id, open.row.name.clone())).collect();
+        let roster = app.fabric.roster();
+        let site_of = |store: &percale_catalog::Store| match store.site {
+            None => app.site.name.clone(),
+            // A site that was removed is told by its id.
+            Some(site) => roster.get(site).map_or_else(|| site.to_string(), |member| member.name.clone()),
+        };
+        let stores = app.catalog.all_stores().await?;
+        let stores = stores.into_iter().map(|store| (store.id, (site_of(&store), store.name))).collect();
         let permission = app.catalog.permission(caller, path).await.on_path(path)?;
-        Ok(Self { site: app.site.name.clone(), stores, with_keys: permission == Some(Permission::Manage) })
+        Ok(Self { stores, with_keys: permission == Some(Permission::Manage) })
     }
 
     fn describe(&self, replicas: Vec<percale_catalog::Replica>) -> Vec<Replica> {
         replicas
             .into_iter()
-            .map(|replica| Replica {
-                site: self.site.clone(),
-                store: self.stores.get(&replica.store).cloned().unwrap_or_else(|| replica.store.to_string()),
-                store_id: replica.store,
-                state: replica.state,
-                checked: replica.checked,
-                key: self.with_keys.then_some(replica.key),
+            .map(|replica| {
+                let unknown = || ("?".to_owned(), replica.store.to_string());
+                let (site, store) = self.stores.get(&replica.store).cloned().unwrap_or_else(unknown);
+                Replica {
+                    site,
+                    store,
+                    store_id: replica.store,
+                    state: replica.state,
+                    checked: replica.checked,
+                    key: self.with_keys.then_some(replica.key),
+                }
             })
             .collect()
     }

@@ -13,6 +13,7 @@ use percale_api::uploads::{ItemDone, Pull, PullItem, PulledItem, PushItem, PushR
 use percale_api::{Problem, media};
 use percale_catalog::OpenVersion;
 use percale_core::access::{Caller, Permission};
+use percale_core::ids::{SpaceId, VersionId};
 use percale_core::path::SpaceName;
 use percale_core::tree::{GROUP_SIZE, HashTree, group_count, hash_group};
 use percale_core::{ByteCount, ByteRange, ErrorCode, ObjectPath};
@@ -23,12 +24,12 @@ use tokio::task::JoinSet;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::auth::Auth;
+use super::auth::{Auth, Session};
 use super::extract::{Json, body_error, drain, parse_json};
 use super::put::committed_body;
 use super::uploads::require_frames;
 use crate::publish::{MAX_BATCH, NewObject, StagedContent, key_for_stage};
-use crate::reading::{Piece, Source};
+use crate::reading::{Piece, Reach, Source};
 use crate::stores::OpenStore;
 use crate::upload::space_of;
 use crate::{ApiError, AppState, Result};
@@ -419,7 +420,7 @@ async fn publish_in(
         (status = "default", description = "a problem", body = Problem, content_type = "application/problem+json"),
     )
 )]
-async fn pull(State(app): State<AppState>, Auth(caller): Auth, Json(wanted): Json<Pull>) -> Result<Response> {
+async fn pull(State(app): State<AppState>, session: Session, Json(wanted): Json<Pull>) -> Result<Response> {
     if wanted.items.len() > percale_mover::frames::MAX_ITEMS as usize {
         let detail = format!("at most {} items in one stream", percale_mover::frames::MAX_ITEMS);
         return Err(ApiError::new(ErrorCode::PayloadTooLarge, detail));
@@ -428,7 +429,7 @@ async fn pull(State(app): State<AppState>, Auth(caller): Auth, Json(wanted): Jso
     // Ends when everything was sent, or when the client goes away and the receiver with it.
     tokio::spawn(async move {
         let mut out = Sending { encoder: Encoder::new(), sender };
-        let _ = send_all(&app, &caller, wanted.items, &mut out).await;
+        let _ = send_all(&app, &session, wanted.items, &mut out).await;
     });
     let body = stream::unfold(receiver, |mut receiver| async move {
         let piece: Bytes = receiver.recv().await?;
@@ -464,15 +465,16 @@ enum Fetched {
 
 async fn send_all(
     app: &AppState,
-    caller: &Caller,
+    session: &Session,
     items: Vec<PullItem>,
     out: &mut Sending,
 ) -> Result<(), Gone> {
     for chunk in items.chunks(MAX_BATCH) {
-        let opened = open_all(app, caller, chunk).await;
+        let opened = open_all(app, &session.caller, chunk).await;
+        let reach = session.reach();
         let wanted: Vec<_> = chunk.iter().map(|item| item.ranges.clone()).zip(opened).collect();
         let mut fetched = stream::iter(wanted)
-            .map(|(ranges, opened)| fetch(app.clone(), ranges, opened))
+            .map(|(ranges, opened)| fetch(app.clone(), reach.clone(), ranges, opened))
             .buffered(PULL_READS);
         let mut at = 0;
         while let Some(one) = fetched.next().await {
@@ -508,28 +510,40 @@ async fn send_all(
 }
 
 async fn open_all(app: &AppState, caller: &Caller, items: &[PullItem]) -> Vec<Result<OpenVersion>> {
-    let paths: Vec<_> = items.iter().map(|item| item.path.clone()).collect();
+    let by_path = items.iter().filter(|item| by_id(item).is_none());
+    let paths: Vec<_> = by_path.map(|item| item.path.clone()).collect();
+    let mut current = app.catalog.open_many(caller, &paths).await.into_iter();
     let mut opened = Vec::with_capacity(items.len());
-    for (item, current) in items.iter().zip(app.catalog.open_many(caller, &paths).await) {
-        opened.push(match (current, item.version) {
-            (Ok(current), Some(wanted)) if current.version != wanted => {
-                let older = app.catalog.open_object(caller, &item.path, Some(wanted)).await;
-                older.map_err(|error| ApiError::from(error).with_path(&item.path))
-            }
-            (current, _) => current.map_err(|error| ApiError::from(error).with_path(&item.path)),
-        });
+    for item in items {
+        let found = match by_id(item) {
+            Some((space, version)) => app.catalog.open_by_id(caller, space, version).await,
+            None => match (current.next(), item.version) {
+                (Some(Ok(current)), Some(wanted)) if current.version != wanted => {
+                    app.catalog.open_object(caller, &item.path, Some(wanted)).await
+                }
+                (Some(current), _) => current,
+                (None, wanted) => app.catalog.open_object(caller, &item.path, wanted).await,
+            },
+        };
+        opened.push(found.map_err(|error| ApiError::from(error).with_path(&item.path)));
     }
     opened
 }
 
+/// Returns what names a version wherever its object is.
+fn by_id(item: &PullItem) -> Option<(SpaceId, VersionId)> {
+    item.space.zip(item.version)
+}
+
 async fn fetch(
     app: AppState,
+    reach: Reach,
     ranges: Option<Vec<ByteRange>>,
     opened: Result<OpenVersion>,
 ) -> Result<Fetched> {
     let version = opened?;
     let size = version.size;
-    let source = Arc::new(app.reader.source(version).await?);
+    let source = Arc::new(app.reader.source(version, &reach).await?);
     if group_count(size) == 1 {
         let mut read = app.reader.read(source.clone(), ByteRange::whole(size)).await?;
         let piece = match read.next_piece().await? {

@@ -11,7 +11,7 @@ use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::auth::Auth;
+use super::auth::{Auth, Session};
 use super::extract::{Json, NamespacePath, Query};
 use super::paging::page;
 use super::position_header;
@@ -42,12 +42,13 @@ async fn get_grants(
 #[utoipa::path(put, path = "/v1/grants/{*path}", tag = "grants", params(("path" = String, Path, description = "path of a collection or object")), request_body = NewGrant, responses((status = 200, description = "the grant", body = Grant)))]
 async fn set_grant(
     State(app): State<AppState>,
-    Auth(caller): Auth,
+    session: Session,
     NamespacePath(path): NamespacePath,
     Json(new): Json<NewGrant>,
 ) -> Result<Response> {
     let NewGrant { subject, permission } = new;
-    let position = app.catalog.set_grant(&caller, &path, subject.clone(), permission).await.on_path(&path)?;
+    let named = session.named_here(&app, &subject);
+    let position = app.catalog.set_grant(&session.caller, &path, named, permission).await.on_path(&path)?;
     Ok((position_header(position), Json(Grant { subject, permission, path: path.to_string() }))
         .into_response())
 }
@@ -66,10 +67,11 @@ struct Whose {
 #[utoipa::path(delete, path = "/v1/grants/{*path}", tag = "grants", params(("path" = String, Path, description = "path of a collection or object"), Whose), responses((status = 204, description = "it is taken back")))]
 async fn remove_grant(
     State(app): State<AppState>,
-    Auth(caller): Auth,
+    session: Session,
     NamespacePath(path): NamespacePath,
     Query(whose): Query<Whose>,
 ) -> Result<Response> {
-    let position = app.catalog.remove_grant(&caller, &path, &whose.subject).await.on_path(&path)?;
+    let named = session.named_here(&app, &whose.subject);
+    let position = app.catalog.remove_grant(&session.caller, &path, &named).await.on_path(&path)?;
     Ok((StatusCode::NO_CONTENT, position_header(position)).into_response())
 }

@@ -6,6 +6,7 @@ pub mod data;
 mod entries;
 mod events;
 pub mod extract;
+pub(crate) mod forward;
 pub mod frames;
 mod grants;
 mod health;
@@ -13,8 +14,10 @@ mod idempotency;
 pub mod observe;
 pub mod openapi;
 mod paging;
+mod peer;
 pub mod put;
 mod site;
+mod sites;
 mod spaces;
 mod stores;
 mod tasks;
@@ -41,6 +44,7 @@ pub(crate) fn routes() -> OpenApiRouter<AppState> {
         .merge(health::routes())
         .merge(openapi::routes())
         .merge(site::routes())
+        .merge(sites::routes())
         .merge(tokens::routes())
         .merge(stores::routes())
         .merge(spaces::routes())
@@ -60,8 +64,10 @@ pub fn router(app: AppState) -> Router {
     let stall: Duration = app.config.http.stall_timeout;
     let (router, _) = routes().split_for_parts();
     router
+        .merge(peer::routes())
         .fallback(no_such_address)
         .method_not_allowed_fallback(no_such_method)
+        .layer(axum::middleware::from_fn_with_state(app.clone(), forward::layer))
         .layer(RequestBodyTimeoutLayer::new(stall))
         .layer(CatchPanicLayer::custom(observe::answer_panic))
         .layer(axum::middleware::from_fn_with_state(app.clone(), observe::layer))

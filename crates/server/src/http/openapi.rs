@@ -28,6 +28,7 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
     components(schemas(Problem)),
     tags(
         (name = "site", description = "The site and the caller"),
+        (name = "sites", description = "The sites of the fabric"),
         (name = "tokens", description = "Tokens of the built-in issuer"),
         (name = "stores", description = "Stores; for administrators"),
         (name = "spaces", description = "Roots of the namespace"),

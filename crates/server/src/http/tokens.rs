@@ -180,7 +180,12 @@ mod tests {
             scopes: scopes.iter().map(|scope| scope.parse().unwrap()).collect(),
         };
         let expires = Timestamp::EPOCH.after(Duration::from_secs(3600));
-        Session { caller, token: Some(CheckedToken { id: TokenId::new(), expires }) }
+        Session {
+            caller,
+            token: Some(CheckedToken { id: TokenId::new(), expires }),
+            site: None,
+            delegation: None,
+        }
     }
 
     fn ask(session: &Session, json: serde_json::Value) -> Result<IssueRequest> {

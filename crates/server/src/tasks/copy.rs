@@ -13,7 +13,7 @@ use percale_store::{Stage, StageOptions, StoreKey};
 use super::Attempt;
 use super::verify::opened;
 use crate::publish::{NewObject, StagedContent, key};
-use crate::reading::Source;
+use crate::reading::{Reach, Source};
 use crate::stores::OpenStore;
 use crate::upload::space_of;
 use crate::{ApiError, OnPath as _, Result};
@@ -125,7 +125,7 @@ async fn stage(
         .ok_or_else(|| ApiError::new(ErrorCode::IsCollection, format!("{path} has no content")))?;
     let (mtime, digests) = (version.mtime, version.digests.clone());
     let store = app.stores.for_new_data(&space_of(&target)?).await?;
-    let source = Arc::new(app.reader.source(version).await?);
+    let source = Arc::new(app.reader.source(version, &Reach::Fabric(attempt.task.caller.clone())).await?);
     let mut options = StageOptions::new(app.lease.token()?).size(source.version.size);
     if !store.store.capabilities().write.late_key {
         let at = key(&format!(".percale/direct/{}", options.token))?;
@@ -160,8 +160,9 @@ async fn fill(
     options: StageOptions,
 ) -> Result<(percale_store::Staged, HashTree)> {
     let can = store.store.capabilities();
-    if source.store.row.id == store.row.id && can.write.clone && can.write.positioned {
-        let original = StoreKey::parse(&source.replica.key)
+    let original = source.on_own_store().filter(|(from, _)| from.row.id == store.row.id);
+    if let Some((_, replica)) = original.filter(|_| can.write.clone && can.write.positioned) {
+        let original = StoreKey::parse(&replica.key)
             .map_err(|error| ApiError::internal("a copy's key cannot be used").with_source(error))?;
         let stage = store.store.clone_to_stage(&original, options).await?;
         let tree = hash_stage(&*stage, source).await?;

@@ -153,15 +153,21 @@ impl Answer {
         self.json()
     }
 
-    /// Returns the problem, which must have this code and all that a problem has.
+    /// Returns the problem of the site `alps`, which must have this code and all that a problem has.
     #[track_caller]
     pub fn expect_problem(&self, code: &str) -> Value {
+        self.expect_problem_at(code, "alps")
+    }
+
+    /// The same of any site.
+    #[track_caller]
+    pub fn expect_problem_at(&self, code: &str, site: &str) -> Value {
         let problem = self.json();
         assert_eq!(problem["code"], code, "{} {}", self.status, self.text);
         assert_eq!(problem["status"], self.status.as_u16());
         assert_eq!(self.header("content-type"), "application/problem+json");
         assert_eq!(problem["trace_id"].as_str().unwrap().len(), 32);
-        assert_eq!(problem["site"], "alps");
+        assert_eq!(problem["site"], site);
         for field in ["type", "title", "detail", "hint"] {
             assert!(!problem[field].as_str().unwrap_or_default().is_empty(), "no {field} in {}", self.text);
         }
@@ -179,4 +185,13 @@ pub async fn eventually<F: Future<Output = Option<T>>, T>(what: &str, mut ask: i
         assert!(tokio::time::Instant::now() < deadline, "{what} did not happen in time");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
+}
+
+/// Reads a content whole.
+pub async fn bytes(client: &Client, path: &str) -> Vec<u8> {
+    let response = client.request(Method::GET, path).send().await.unwrap();
+    let status = response.status();
+    let bytes = response.bytes().await.unwrap_or_else(|error| panic!("{status}: {error}"));
+    assert!(status.is_success(), "{status}: {}", String::from_utf8_lossy(&bytes));
+    bytes.to_vec()
 }

@@ -1,0 +1,674 @@
+//! Bytes on own stores for spaces that another site orders (`docs/design/following.md`, "Own stores in other sites' spaces").
+//!
+//! New versions and further copies go the same way: their key is reserved, the file flushed and renamed, the arrival
+//! settled, the home told. What a server leaves in the middle is ended by whoever comes next: [`Abroad::tidy`].
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use percale_api::Problem;
+use percale_api::peer::{Outcome, Publication as Published, Publish, PublishCondition};
+use percale_catalog::{
+    Arrival, ArrivalBody, ArrivalEnd, ArrivalId, ArrivalState, Catalog, Committed, Condition, NewArrival,
+    Publication, Settled, Space, TaskHolder, ToldArrival,
+};
+use percale_core::access::Caller;
+use percale_core::ids::{LeaseId, SiteId, VersionId};
+use percale_core::path::SpaceName;
+use percale_core::{ErrorCode, ObjectPath, Position};
+use percale_federation::tell::{Wake, tell_copies};
+use percale_federation::{Acting, Fabric, follow};
+use percale_store::{ErrorKind, FileIdentity, Publish as PublishFile, StageToken, StoreExt, StoreKey};
+
+use crate::error::{ApiError, Result};
+use crate::lease::ServerLease;
+use crate::publish::{Item, StagedContent, key, key_for_stage, may_have_natural_key, put_tree};
+use crate::stores::{OpenStore, Registry};
+
+/// How long an answer waits for this site's follower, so that the next request sees the change.
+const CATCH_UP: Duration = Duration::from_secs(1);
+/// Arrivals in one step of tidying up.
+const STEP: usize = 1000;
+
+/// Publishes in spaces of other homes.
+pub struct Abroad {
+    catalog: Catalog,
+    fabric: Fabric,
+    lease: Arc<ServerLease>,
+    tell: Wake,
+    /// Arrivals that a request of this server is about.
+    going: Mutex<HashSet<ArrivalId>>,
+}
+
+/// Staged bytes for a space of another home.
+struct Landing {
+    space: Space,
+    path: ObjectPath,
+    version: Option<VersionId>,
+    content: StagedContent,
+    body: ArrivalBody,
+}
+
+/// Bytes that are good and durable at their key.
+struct Landed {
+    arrival: Arrival,
+    content: StagedContent,
+}
+
+/// One of many, with its number among them.
+type Numbered = (usize, Landed);
+
+/// What becomes of the bytes of what fails.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Left {
+    /// They are removed, once the home can no longer make a version of them.
+    Removed,
+    /// They stay under the lease of their upload, whose client asks again.
+    ToUpload,
+}
+
+impl Abroad {
+    /// Makes it.
+    pub fn new(catalog: Catalog, fabric: Fabric, lease: Arc<ServerLease>, tell: Wake) -> Self {
+        Self { catalog, fabric, lease, tell, going: Mutex::default() }
+    }
+
+    /// Returns the spaces among these that another site orders.
+    ///
+    /// # Errors
+    /// Those of the catalog.
+    pub async fn spaces(&self, names: HashSet<SpaceName>) -> Result<HashMap<SpaceName, Space>> {
+        let mut abroad = HashMap::new();
+        // A site on its own has none, and need not look.
+        if self.fabric.others().is_empty() {
+            return Ok(abroad);
+        }
+        for name in names {
+            match self.catalog.space(&crate::app::system_caller(), &name).await {
+                Ok(space) if space.home.is_some() => drop(abroad.insert(name, space)),
+                Ok(_) => {}
+                // The publication is refused where it is decided.
+                Err(error) if matches!(error.code(), ErrorCode::SpaceNotFound | ErrorCode::NotFound) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(abroad)
+    }
+
+    /// Publishes new versions, each with its own outcome. Answers once the homes have committed them.
+    pub async fn publish(
+        &self,
+        holder: TaskHolder,
+        items: Vec<(Item, Space)>,
+        left: Left,
+    ) -> Vec<Result<Committed>> {
+        let paths: Vec<ObjectPath> = items.iter().map(|((object, _), _)| object.path.clone()).collect();
+        let answers: Vec<_> = items.iter().map(|((object, _), _)| object.answer.clone()).collect();
+        let wanted = items.into_iter().map(|((object, content), space)| {
+            let body = Publication {
+                caller: object.caller,
+                path: object.path.clone(),
+                parents: object.parents,
+                condition: object.condition,
+                size: content.tree.size(),
+                root: Some(content.tree.root()),
+                mtime: object.mtime,
+                digests: object.digests,
+            };
+            let body = ArrivalBody::Publication(Box::new(body));
+            Landing { space, path: object.path, version: None, content, body }
+        });
+        let landed = self.land(holder, wanted.collect(), left).await;
+        let mut outcomes: Vec<Result<Committed>> = paths.iter().map(|_| Err(lost())).collect();
+        let mut going: Vec<(usize, Landed)> = Vec::new();
+        for (at, landed) in landed.into_iter().enumerate() {
+            match landed {
+                Ok(landed) => going.push((at, landed)),
+                Err(error) => outcomes[at] = Err(error),
+            }
+        }
+        let told = self.tell_publications(going.iter().map(|(_, landed)| &landed.arrival)).await;
+        let mut refused = Vec::new();
+        let mut reached: HashMap<_, Position> = HashMap::new();
+        for ((at, landed), outcome) in going.into_iter().zip(told) {
+            let id = landed.arrival.id;
+            outcomes[at] = match outcome {
+                Ok(committed) => {
+                    let furthest = reached.entry(committed.position.space).or_insert(committed.position);
+                    if (furthest.term, furthest.seq) < (committed.position.term, committed.position.seq) {
+                        *furthest = committed.position;
+                    }
+                    self.keep_tree(&landed, committed.version).await;
+                    if let Some(key) = &answers[at] {
+                        self.keep_answer(key, &committed).await;
+                    }
+                    Ok(committed)
+                }
+                Err(error) => {
+                    if !error.is_retryable() {
+                        refused.push(id);
+                    }
+                    Err(error)
+                }
+            };
+            if left == Left::Removed {
+                self.let_go(id);
+            }
+        }
+        self.end(refused, ArrivalEnd::Garbage).await;
+        for position in reached.into_values() {
+            if let Err(error) = follow::caught_up(&self.fabric, position, CATCH_UP).await {
+                tracing::debug!(%error, "cannot see yet what a home committed");
+            }
+        }
+        self.tell.notify_one();
+        for (outcome, path) in outcomes.iter_mut().zip(&paths) {
+            if let Err(error) = outcome {
+                *error = error.clone().with_path(path);
+            }
+        }
+        outcomes
+    }
+
+    /// Makes further copies of versions in a space of another home, each with its own outcome: whether it was wanted.
+    /// Copies whose home could not be told stay, and are told later.
+    pub async fn copies(
+        &self,
+        holder: TaskHolder,
+        space: &Space,
+        copies: Vec<(ObjectPath, VersionId, StagedContent)>,
+    ) -> Vec<Result<bool>> {
+        let wanted = copies.into_iter().map(|(path, version, content)| {
+            let body = ArrivalBody::Copy { size: content.tree.size(), root: content.tree.root() };
+            Landing { space: space.clone(), path, version: Some(version), content, body }
+        });
+        let landed = self.land(holder, wanted.collect(), Left::Removed).await;
+        let arrivals: Vec<Arrival> =
+            landed.iter().filter_map(|landed| Some(landed.as_ref().ok()?.arrival.clone())).collect();
+        let told = match space.home {
+            Some(home) => tell_copies(&self.fabric, home, &Acting::Site, &arrivals).await,
+            None => Ok(vec![None; arrivals.len()]),
+        };
+        let mut answers = match told {
+            Ok(told) => told.into_iter().map(|answer| Ok(answer.is_some())).collect::<Vec<_>>(),
+            Err(error) => {
+                let error = ApiError::from(error);
+                arrivals.iter().map(|_| Err(error.clone())).collect()
+            }
+        }
+        .into_iter();
+        let mut outcomes = Vec::with_capacity(landed.len());
+        for landed in landed {
+            outcomes.push(match landed {
+                Ok(landed) => {
+                    if let Some(version) = landed.arrival.version {
+                        self.keep_tree(&landed, version).await;
+                    }
+                    self.let_go(landed.arrival.id);
+                    answers.next().unwrap_or_else(|| Err(lost()))
+                }
+                Err(error) => Err(error),
+            });
+        }
+        self.tell.notify_one();
+        outcomes
+    }
+
+    /// Steps 2 to 6: reserved, flushed, renamed, settled.
+    async fn land(&self, holder: TaskHolder, wanted: Vec<Landing>, left: Left) -> Vec<Result<Landed>> {
+        let begun = match left {
+            Left::ToUpload => self.catalog.arrivals_of(holder.lease).await,
+            Left::Removed => Ok(Vec::new()),
+        };
+        let begun: HashMap<String, Arrival> = match begun {
+            Ok(begun) => begun.into_iter().map(|arrival| (arrival.token.clone(), arrival)).collect(),
+            Err(error) => return wanted.iter().map(|_| Err(error.clone().into())).collect(),
+        };
+        let mut outcomes: Vec<Option<Result<Landed>>> = wanted.iter().map(|_| None).collect();
+        let mut landing: Vec<(usize, Landed)> = Vec::new();
+        let (mut fresh, mut fresh_at) = (Vec::new(), Vec::new());
+        let mut contents = Vec::with_capacity(wanted.len());
+        for (at, one) in wanted.into_iter().enumerate() {
+            let token = one.content.staged.token.to_string();
+            contents.push(Some(one.content.clone()));
+            match begun.get(&token) {
+                Some(arrival) if arrival.state == ArrivalState::Written => {
+                    outcomes[at] = Some(Ok(Landed { arrival: arrival.clone(), content: one.content }));
+                }
+                Some(arrival) => {
+                    landing.push((at, Landed { arrival: arrival.clone(), content: one.content }))
+                }
+                None => {
+                    fresh_at.push(at);
+                    fresh.push(NewArrival {
+                        lease: holder.lease,
+                        fence: holder.fence,
+                        space: one.space.id,
+                        store: one.content.store.row.id,
+                        path: may_have_natural_key(&one.content.store).then_some(one.path),
+                        version: one.version,
+                        token,
+                        identity: one.content.staged.identity.as_ref().map(ToString::to_string),
+                        body: one.body,
+                    });
+                }
+            }
+        }
+        for (at, reserved) in fresh_at.into_iter().zip(self.catalog.reserve_arrivals(fresh).await) {
+            let Some(content) = contents[at].take() else { continue };
+            match reserved {
+                Ok(arrival) => landing.push((at, Landed { arrival, content })),
+                Err(error) => {
+                    if left == Left::Removed {
+                        discard(&content).await;
+                    }
+                    outcomes[at] = Some(Err(error.into()));
+                }
+            }
+        }
+        {
+            let mut going = self.going.lock().unwrap_or_else(PoisonError::into_inner);
+            going.extend(landing.iter().map(|(_, landed)| landed.arrival.id));
+        }
+        for (at, outcome) in self.to_stores(landing).await {
+            outcomes[at] = Some(match outcome {
+                Ok(landed) => Ok(landed),
+                Err((landed, error)) => {
+                    self.let_go(landed.arrival.id);
+                    if left == Left::Removed {
+                        self.undo(&landed.content.store, &landed.arrival).await;
+                    }
+                    Err(error)
+                }
+            });
+        }
+        outcomes.into_iter().map(|outcome| outcome.unwrap_or_else(|| Err(lost()))).collect()
+    }
+
+    /// Gives files their keys and settles their arrivals.
+    async fn to_stores(
+        &self,
+        landing: Vec<(usize, Landed)>,
+    ) -> Vec<(usize, Result<Landed, (Landed, ApiError)>)> {
+        let mut by_store: HashMap<_, (Arc<OpenStore>, Vec<Numbered>)> = HashMap::new();
+        for (at, landed) in landing {
+            let store = landed.content.store.clone();
+            by_store.entry(store.row.id).or_insert_with(|| (store, Vec::new())).1.push((at, landed));
+        }
+        let mut outcomes = Vec::new();
+        let mut settled = Vec::new();
+        for (store, group) in by_store.into_values() {
+            let published = give_keys(&store, group.iter().map(|(_, landed)| landed)).await;
+            for ((at, landed), outcome) in group.into_iter().zip(published) {
+                match outcome {
+                    Ok(wanted) => settled.push((at, landed, wanted)),
+                    Err(error) => outcomes.push((at, Err((landed, error)))),
+                }
+            }
+        }
+        let wanted = settled.iter().map(|(_, _, wanted)| wanted.clone()).collect();
+        for ((at, mut landed, wanted), outcome) in
+            settled.into_iter().zip(self.catalog.settle_arrivals(wanted).await)
+        {
+            outcomes.push(match outcome {
+                Ok(()) => {
+                    landed.arrival.state = ArrivalState::Written;
+                    if let Some(key) = wanted.key {
+                        landed.arrival.key = key;
+                    }
+                    landed.arrival.generation = wanted.generation;
+                    (at, Ok(landed))
+                }
+                Err(error) => (at, Err((landed, error.into()))),
+            });
+        }
+        outcomes
+    }
+
+    /// Step 7 for new versions: the homes give the ids and commit.
+    async fn tell_publications<'a>(
+        &self,
+        arrivals: impl Iterator<Item = &'a Arrival>,
+    ) -> Vec<Result<Committed>> {
+        let arrivals: Vec<&Arrival> = arrivals.collect();
+        let mut outcomes: Vec<Result<Committed>> = arrivals.iter().map(|_| Err(lost())).collect();
+        let mut groups: Vec<(SiteId, Caller, Vec<usize>)> = Vec::new();
+        for (at, arrival) in arrivals.iter().enumerate() {
+            let ArrivalBody::Publication(publication) = &arrival.body else { continue };
+            let Some(home) = arrival.home else {
+                let detail = "the space came to this site meanwhile; send the content again";
+                outcomes[at] = Err(ApiError::new(ErrorCode::Conflict, detail));
+                continue;
+            };
+            match groups.iter_mut().find(|(site, caller, _)| *site == home && *caller == publication.caller) {
+                Some((_, _, group)) => group.push(at),
+                None => groups.push((home, publication.caller.clone(), vec![at])),
+            }
+        }
+        for (home, caller, group) in groups {
+            let items: Vec<Published> = group.iter().filter_map(|at| to_wire(arrivals[*at])).collect();
+            let answered = self.ask_home(home, &caller, items).await;
+            match answered {
+                Ok(answers) if answers.len() == group.len() => {
+                    let mut told = Vec::new();
+                    for (at, answer) in group.into_iter().zip(answers) {
+                        outcomes[at] = match answer {
+                            Outcome::Done(published) => {
+                                let committed = committed(published);
+                                told.push(ToldArrival {
+                                    id: arrivals[at].id,
+                                    version: committed.version,
+                                    position: committed.position,
+                                });
+                                Ok(committed)
+                            }
+                            Outcome::Failed(problem) => Err(from_problem(problem)),
+                        };
+                    }
+                    // The home answers the same again, if this is not noted.
+                    for outcome in self.catalog.note_told(told).await {
+                        if let Err(error) = outcome {
+                            tracing::warn!(%error, "cannot note what a home answered; it will be asked again");
+                        }
+                    }
+                }
+                Ok(_) => {
+                    for at in group {
+                        let detail = "the home of the space answered for another number of objects";
+                        outcomes[at] = Err(ApiError::new(ErrorCode::SiteUnavailable, detail));
+                    }
+                }
+                Err(error) => {
+                    for at in group {
+                        outcomes[at] = Err(error.clone());
+                    }
+                }
+            }
+        }
+        outcomes
+    }
+
+    async fn ask_home(
+        &self,
+        home: SiteId,
+        caller: &Caller,
+        items: Vec<Published>,
+    ) -> Result<Vec<Outcome<percale_api::peer::Published>>> {
+        let member = self.fabric.member(home)?;
+        let client = self.fabric.client(home, &Acting::Site)?;
+        let caller = caller.seen(&self.fabric.own().name, &member.name);
+        let publish = Publish { caller, items, abandoned: Vec::new() };
+        match client.peer_publish(&publish).await {
+            Ok(answer) => Ok(answer.items),
+            Err(error) => Err(percale_federation::Error::from(error).into()),
+        }
+    }
+
+    /// Ends what this server began and nobody asks for any more: publications are made impossible at their homes, copies are
+    /// told to them.
+    ///
+    /// # Errors
+    /// Those of the catalog. A home that cannot be reached is asked the next time.
+    pub async fn tidy(&self) -> Result<()> {
+        let holder = self.lease.current()?;
+        let mut after = None;
+        loop {
+            let arrivals = self.catalog.written_arrivals(STEP, after).await?;
+            let Some(last) = arrivals.last() else { return Ok(()) };
+            after = Some(last.id);
+            let left =
+                arrivals.into_iter().filter(|arrival| arrival.told.is_none() && !self.is_going(arrival.id));
+            let left: Vec<Arrival> = left.collect();
+            // What another server or an upload holds is theirs; of the dead nobody holds anything.
+            let ids = left.iter().map(|arrival| arrival.id).collect();
+            let adopted = self.catalog.adopt_arrivals(ids, holder.lease, holder.fence).await;
+            let mut homes: BTreeMap<Option<SiteId>, Vec<Arrival>> = BTreeMap::new();
+            for (arrival, adopted) in left.into_iter().zip(adopted) {
+                if adopted.is_ok() && !self.is_going(arrival.id) {
+                    homes.entry(arrival.home).or_default().push(arrival);
+                }
+            }
+            for (home, arrivals) in homes {
+                if let Err(error) = self.tidy_at(home, arrivals).await {
+                    tracing::debug!(?home, %error, "cannot end arrivals yet");
+                }
+            }
+        }
+    }
+
+    async fn tidy_at(&self, home: Option<SiteId>, arrivals: Vec<Arrival>) -> Result<()> {
+        let is_publication = |arrival: &Arrival| matches!(arrival.body, ArrivalBody::Publication(_));
+        let (publications, copies): (Vec<_>, Vec<_>) = arrivals.into_iter().partition(is_publication);
+        let ids = |arrivals: &[Arrival]| arrivals.iter().map(|arrival| arrival.id).collect::<Vec<_>>();
+        // Whoever orders the space now cannot be asked, or need not be: nothing can come of them any more.
+        let Some(home) = home.filter(|home| self.fabric.member(*home).is_ok()) else {
+            self.end(ids(&publications), ArrivalEnd::Garbage).await;
+            self.end(ids(&copies), ArrivalEnd::Garbage).await;
+            return Ok(());
+        };
+        if !copies.is_empty() {
+            tell_copies(&self.fabric, home, &Acting::Site, &copies).await?;
+        }
+        if publications.is_empty() {
+            return Ok(());
+        }
+        let client = self.fabric.client(home, &Acting::Site)?;
+        let abandoned = publications.iter().map(|arrival| arrival.id.0).collect();
+        let publish = Publish { caller: Caller::anonymous(), items: Vec::new(), abandoned };
+        let answer = client.peer_publish(&publish).await.map_err(percale_federation::Error::from)?;
+        let (mut told, mut given_up) = (Vec::new(), Vec::new());
+        for (arrival, published) in publications.iter().zip(answer.abandoned) {
+            match published {
+                // It was committed before it was given up.
+                Some(published) => {
+                    let (version, position) = (published.version, published.position);
+                    told.push(ToldArrival { id: arrival.id, version, position });
+                }
+                None => given_up.push(arrival.id),
+            }
+        }
+        self.catalog.note_told(told).await.into_iter().collect::<Result<(), _>>()?;
+        self.end(given_up, ArrivalEnd::Garbage).await;
+        Ok(())
+    }
+
+    async fn undo(&self, store: &OpenStore, arrival: &Arrival) {
+        match undo_files(store, arrival).await {
+            Ok(()) => self.end(vec![arrival.id], ArrivalEnd::Removed).await,
+            Err(error) => tracing::warn!(arrival = %arrival.id, %error, "cannot undo an arrival yet"),
+        }
+    }
+
+    async fn end(&self, arrivals: Vec<ArrivalId>, end: ArrivalEnd) {
+        for outcome in self.catalog.end_arrivals(arrivals, end).await {
+            if let Err(error) = outcome {
+                tracing::warn!(%error, "an arrival is ended later");
+            }
+        }
+    }
+
+    fn let_go(&self, id: ArrivalId) {
+        self.going.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
+    }
+
+    fn is_going(&self, id: ArrivalId) -> bool {
+        self.going.lock().unwrap_or_else(PoisonError::into_inner).contains(&id)
+    }
+
+    /// Puts the tree beside the content, whose version is known now. Without it, it is made anew when it is needed.
+    async fn keep_tree(&self, landed: &Landed, version: VersionId) {
+        let content = &landed.content;
+        if content.tree.groups().len() < 2 {
+            return;
+        }
+        let kept = put_tree(&self.lease, &content.store, landed.arrival.space, version, &content.tree).await;
+        if let Err(error) = kept {
+            tracing::warn!(version = version.0, %error, "the hash tree could not be kept");
+        }
+    }
+
+    async fn keep_answer(&self, key: &percale_catalog::AnswerKey, committed: &Committed) {
+        let kept = async {
+            let body = serde_json::to_string(committed)
+                .map_err(|error| ApiError::internal("cannot keep an answer").with_source(error))?;
+            let answer = percale_catalog::Answer { status: 200, body };
+            self.catalog.answer(key, answer).await.map_err(ApiError::from)
+        };
+        // A repetition then asks the home, which answers the same.
+        if let Err(error) = kept.await {
+            tracing::warn!(%error, "cannot keep the answer of an upload");
+        }
+    }
+}
+
+/// Flushes and renames files of one store, each with its own outcome: where it is and what it is told by.
+async fn give_keys(store: &OpenStore, landing: impl Iterator<Item = &Landed>) -> Vec<Result<Settled>> {
+    let landing: Vec<&Landed> = landing.collect();
+    let mut outcomes: Vec<Result<Settled>> = landing.iter().map(|_| Err(lost())).collect();
+    let mut files: Vec<(usize, PublishFile)> = Vec::with_capacity(landing.len());
+    for (at, landed) in landing.iter().enumerate() {
+        let staged = &landed.content.staged;
+        let wanted = key_for_stage(store, &staged.token)
+            .and_then(|early| early.map_or_else(|| key(&landed.arrival.key), Ok));
+        match wanted {
+            Ok(key) => {
+                files.push((at, PublishFile::if_absent(staged.token.clone(), key, staged.identity.clone())));
+            }
+            Err(error) => outcomes[at] = Err(error),
+        }
+    }
+    // Where another's file lies at the wanted key, ours goes where only we write.
+    for attempt in 0..2 {
+        if files.is_empty() {
+            break;
+        }
+        let wanted = files.iter().map(|(_, file)| file.clone()).collect();
+        let published = match store.store.publish(wanted).await {
+            Ok(published) => published,
+            Err(error) => {
+                let error = ApiError::from(error);
+                for (at, _) in files {
+                    outcomes[at] = Err(error.clone());
+                }
+                break;
+            }
+        };
+        let mut taken = Vec::new();
+        for ((at, mut file), outcome) in files.into_iter().zip(published) {
+            let id = landing[at].arrival.id;
+            outcomes[at] = match outcome {
+                Ok(done) => Ok(Settled {
+                    id,
+                    key: Some(done.key.to_string()),
+                    generation: done.meta.generation.as_ref().map(ToString::to_string),
+                }),
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+                    let can_move = store.store.capabilities().write.late_key && attempt == 0;
+                    match own_key(id) {
+                        Ok(own) if can_move && file.key != own => {
+                            file.key = own;
+                            taken.push((at, file));
+                            Err(lost())
+                        }
+                        _ => {
+                            let detail =
+                                format!("the key '{}' is taken on store {}", file.key, store.row.name);
+                            Err(ApiError::new(ErrorCode::Conflict, detail))
+                        }
+                    }
+                }
+                Err(error) => Err(error.into()),
+            };
+        }
+        files = taken;
+    }
+    outcomes
+}
+
+/// Undoes the arrivals of a lease that lapsed whose bytes may not be at their keys. The others are ended by
+/// [`Abroad::tidy`], once nobody holds the lease.
+///
+/// # Errors
+/// Those of the catalog and the stores; then it is done again.
+pub async fn undo_reserved(catalog: &Catalog, stores: &Registry, lease: LeaseId) -> Result<()> {
+    let arrivals = catalog.arrivals_of(lease).await?;
+    for arrival in arrivals.into_iter().filter(|arrival| arrival.state == ArrivalState::Reserved) {
+        let store = stores.get(arrival.store).await?;
+        undo_files(&store, &arrival).await?;
+        let ended = catalog.end_arrivals(vec![arrival.id], ArrivalEnd::Removed).await;
+        ended.into_iter().collect::<Result<(), _>>()?;
+    }
+    Ok(())
+}
+
+/// Returns the key of an arrival whose natural key is taken.
+///
+/// # Errors
+/// Never for an id.
+pub(crate) fn own_key(arrival: ArrivalId) -> Result<StoreKey> {
+    key(&format!(".percale/arrivals/{arrival}"))
+}
+
+/// Removes the bytes of an arrival from wherever they may be. Another's file at its key is told by its identity and stays.
+async fn undo_files(store: &OpenStore, arrival: &Arrival) -> Result<()> {
+    let token: StageToken = arrival.token.parse().map_err(|error| {
+        ApiError::internal(format!("arrival {} names no staged file", arrival.id)).with_source(error)
+    })?;
+    store.store.discard(&token).await?;
+    let own = own_key(arrival.id)?;
+    if let Some(identity) = arrival.identity.as_deref().filter(|_| arrival.key != own.as_str()) {
+        match store.store.delete_one(&key(&arrival.key)?, Some(FileIdentity::new(identity))).await {
+            Err(error) if error.kind() != ErrorKind::Changed => return Err(error.into()),
+            _ => {}
+        }
+    }
+    store.store.delete_one(&own, None).await?;
+    if let Some(early) = key_for_stage(store, &token)? {
+        store.store.delete_one(&early, None).await?;
+    }
+    Ok(())
+}
+
+async fn discard(content: &StagedContent) {
+    if let Err(error) = content.store.store.discard(&content.staged.token).await {
+        tracing::info!(token = %content.staged.token, %error, "staged bytes are left to the next take-over");
+    }
+}
+
+fn to_wire(arrival: &Arrival) -> Option<Published> {
+    let ArrivalBody::Publication(publication) = &arrival.body else { return None };
+    Some(Published {
+        id: arrival.id.0,
+        path: publication.path.clone(),
+        parents: publication.parents,
+        condition: match publication.condition {
+            Condition::New => PublishCondition::New,
+            Condition::Match(version) => PublishCondition::Match(version),
+            Condition::Existing => PublishCondition::Existing,
+            Condition::Any => PublishCondition::Any,
+        },
+        size: publication.size,
+        root: publication.root?,
+        mtime_us: publication.mtime.map(|mtime| mtime.as_micros()),
+        digests: publication.digests.clone(),
+        store: arrival.store,
+        key: arrival.key.clone(),
+        generation: arrival.generation.clone(),
+    })
+}
+
+fn committed(published: percale_api::peer::Published) -> Committed {
+    let percale_api::peer::Published { path, entry, version, position, created } = published;
+    Committed { path, entry, version, position, created }
+}
+
+/// What a home refused, in its words.
+pub(crate) fn from_problem(problem: Problem) -> ApiError {
+    let error = ApiError::new(problem.error_code(), problem.detail);
+    if problem.retryable { error } else { error.permanent() }
+}
+
+fn lost() -> ApiError {
+    ApiError::internal("a publication ended without a result")
+}

@@ -1,0 +1,138 @@
+//! The sites of the fabric: listed, invited, joined, drained, removed.
+
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use http::{StatusCode, Uri};
+use percale_api::Page;
+use percale_api::peer::{Accept, Invitation, MemberChange, MemberState, NewInvitation, SiteStatus};
+use percale_catalog::PeerState;
+use percale_core::ErrorCode;
+use percale_federation::{Member, Route, joining, roster};
+use std::time::Duration;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::auth::{Auth, Session, require_user};
+use super::extract::{Json, Param};
+use super::paging::page;
+use crate::{ApiError, AppState, Result};
+
+pub(super) fn routes() -> OpenApiRouter<AppState> {
+    OpenApiRouter::new()
+        .routes(routes!(list_sites))
+        .routes(routes!(invite))
+        .routes(routes!(join))
+        .routes(routes!(get_site, change_site, remove_site))
+}
+
+fn describe(app: &AppState, member: &Member) -> SiteStatus {
+    let is_self = member.id == app.site.id;
+    let contact = app.fabric.contact(member.id);
+    let millis = |duration: Duration| duration.as_secs_f64() * 1000.0;
+    let route = match app.fabric.route(member) {
+        _ if is_self => "self",
+        // Whoever did not answer the last exchange is not there now.
+        _ if contact.fault.is_some() || contact.seen.is_none() => "unreachable",
+        Ok(Route::Direct(_)) => "direct",
+        Ok(Route::Reverse) => "reverse",
+        Ok(Route::Relay(_)) => "relay",
+        Err(_) => "unreachable",
+    };
+    SiteStatus {
+        member: roster::to_wire(member),
+        is_self,
+        route: route.to_owned(),
+        seen: contact.seen,
+        rtt_ms: contact.rtt.map(millis),
+        clock_ms: contact.clock_us.map(|offset| offset as f64 / 1000.0),
+        fault: contact.fault,
+    }
+}
+
+/// Lists the sites of the fabric and how they are reached from here. Needs a sign-in.
+#[utoipa::path(get, path = "/v1/sites", tag = "sites", responses((status = 200, description = "the sites", body = Page<SiteStatus>)))]
+async fn list_sites(State(app): State<AppState>, Auth(caller): Auth, uri: Uri) -> Result<Response> {
+    require_user(&caller, "listing sites")?;
+    let roster = app.fabric.roster();
+    let mut members: Vec<_> = roster.active().collect();
+    members.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(page(&uri, members.into_iter().map(|member| describe(&app, member)).collect(), None))
+}
+
+/// Makes an invitation: one line for the administrator of another site, good once. For administrators.
+#[utoipa::path(post, path = "/v1/sites/invitations", tag = "sites", request_body = NewInvitation, responses((status = 201, description = "the invitation", body = Invitation)))]
+async fn invite(
+    State(app): State<AppState>,
+    session: Session,
+    Json(new): Json<NewInvitation>,
+) -> Result<Response> {
+    let caller = session.require_admin("inviting a site")?;
+    let life = new.life_s.map_or(joining::DEFAULT_LIFE, Duration::from_secs);
+    let invitation = app.fabric.invite(caller, life).await?;
+    let body = Invitation { invitation: invitation.to_string(), expires: invitation.expires };
+    Ok((StatusCode::CREATED, Json(body)).into_response())
+}
+
+/// Joins the fabric of the site that made an invitation. For administrators.
+#[utoipa::path(post, path = "/v1/sites/join", tag = "sites", request_body = Accept, responses((status = 200, description = "the sites", body = Page<SiteStatus>)))]
+async fn join(
+    State(app): State<AppState>,
+    session: Session,
+    uri: Uri,
+    Json(accept): Json<Accept>,
+) -> Result<Response> {
+    let caller = session.require_admin("joining a fabric")?.clone();
+    app.fabric.accept(&accept.invitation).await?;
+    list_sites(State(app), Auth(caller), uri).await
+}
+
+/// Returns a site and how it is reached from here. Needs a sign-in.
+#[utoipa::path(get, path = "/v1/sites/{name}", tag = "sites", params(("name" = String, Path, description = "the site's name")), responses((status = 200, description = "the site", body = SiteStatus)))]
+async fn get_site(
+    State(app): State<AppState>,
+    Auth(caller): Auth,
+    Param(name): Param<String>,
+) -> Result<Json<SiteStatus>> {
+    require_user(&caller, "looking at a site")?;
+    let member = app.fabric.named(&name)?;
+    Ok(Json(describe(&app, &member)))
+}
+
+/// Drains a site, or takes that back. A drained site takes no new data. For administrators.
+#[utoipa::path(patch, path = "/v1/sites/{name}", tag = "sites", params(("name" = String, Path, description = "the site's name")), request_body = MemberChange, responses((status = 200, description = "the site as it is now", body = SiteStatus)))]
+async fn change_site(
+    State(app): State<AppState>,
+    session: Session,
+    Param(name): Param<String>,
+    Json(change): Json<MemberChange>,
+) -> Result<Json<SiteStatus>> {
+    session.require_admin("changing a site")?;
+    let member = app.fabric.named(&name)?;
+    let state = match change.state {
+        MemberState::Active => PeerState::Active,
+        MemberState::Drained => PeerState::Drained,
+        MemberState::Removed => {
+            return Err(ApiError::invalid(format!("a site is removed by DELETE /v1/sites/{name}")));
+        }
+    };
+    app.fabric.set_state(member.id, state).await?;
+    let member = app.fabric.named(&name)?;
+    Ok(Json(describe(&app, &member)))
+}
+
+/// Removes a site from the fabric, for good: nothing that it asks or signs is accepted any more. For administrators.
+#[utoipa::path(delete, path = "/v1/sites/{name}", tag = "sites", params(("name" = String, Path, description = "the site's name")), responses((status = 204, description = "it is removed")))]
+async fn remove_site(
+    State(app): State<AppState>,
+    session: Session,
+    Param(name): Param<String>,
+) -> Result<StatusCode> {
+    session.require_admin("removing a site")?;
+    let member = app.fabric.named(&name)?;
+    if member.id == app.site.id {
+        let detail = "a site does not remove itself; ask another member to";
+        return Err(ApiError::new(ErrorCode::Unsupported, detail));
+    }
+    app.fabric.set_state(member.id, PeerState::Removed).await?;
+    Ok(StatusCode::NO_CONTENT)
+}

@@ -1,0 +1,14 @@
+//! Sites that make one fabric, each a server of its own in this process, over real TLS.
+
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test says what it expects by failing")]
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod fabric;
+mod faults;
+mod joining;
+mod liar;
+mod namespace;
+mod outgoing;
+mod trust;
