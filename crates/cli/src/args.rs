@@ -6,8 +6,8 @@ use clap::builder::BoolishValueParser;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
-    admin, api, cat, check, completion, config, doctor, events, find, grant, login, ls, namespace, serve,
-    space, stat, store, task, token, transfer, usage,
+    admin, api, cat, check, completion, config, doctor, events, find, grant, locate, login, ls, namespace,
+    serve, site, space, stat, store, task, token, transfer, usage,
 };
 use crate::demo::DemoArgs;
 use crate::output::ColorWhen;
@@ -96,6 +96,8 @@ pub enum Command {
     Ls(ls::LsArgs),
     /// Show everything about one path
     Stat(stat::StatArgs),
+    /// Show which sites hold copies
+    Where(locate::WhereArgs),
     /// Show collections as a tree
     Tree(usage::TreeArgs),
     /// Sum up sizes
@@ -135,6 +137,9 @@ pub enum Command {
     /// Look after spaces
     #[command(subcommand)]
     Space(space::SpaceCommand),
+    /// Look after the sites of the fabric
+    #[command(subcommand)]
+    Site(site::SiteCommand),
     /// Share paths with users and groups
     #[command(subcommand)]
     Grant(grant::GrantCommand),

@@ -11,10 +11,12 @@ pub mod events;
 pub mod find;
 pub mod grant;
 mod known;
+pub mod locate;
 pub mod login;
 pub mod ls;
 pub mod namespace;
 pub mod serve;
+pub mod site;
 pub mod space;
 pub mod stat;
 pub mod store;
@@ -38,6 +40,7 @@ pub async fn run(command: Command, context: &Context) -> Result {
         Command::Whoami(args) => login::whoami(&args, context).await,
         Command::Ls(args) => context.interruptible(ls::run(args, context)).await?,
         Command::Stat(args) => context.interruptible(stat::run(args, context)).await?,
+        Command::Where(args) => context.interruptible(locate::run(args, context)).await?,
         Command::Tree(args) => context.interruptible(usage::tree(args, context)).await?,
         Command::Du(args) => context.interruptible(usage::du(args, context)).await?,
         Command::Find(args) => context.interruptible(find::run(args, context)).await?,
@@ -55,6 +58,7 @@ pub async fn run(command: Command, context: &Context) -> Result {
         Command::Token(command) => context.interruptible(token::run(command, context)).await?,
         Command::Store(command) => context.interruptible(store::run(command, context)).await?,
         Command::Space(command) => context.interruptible(space::run(command, context)).await?,
+        Command::Site(command) => context.interruptible(site::run(command, context)).await?,
         Command::Grant(command) => context.interruptible(grant::run(command, context)).await?,
         Command::Admin(command) => admin::run(command, context).await,
         Command::Doctor(args) => context.interruptible(doctor::run(args, context)).await?,
