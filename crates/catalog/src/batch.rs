@@ -30,9 +30,9 @@ use crate::rows::site::{SpaceRow, StoreRow};
 /// How many ids a server takes from a space at once.
 const ID_BLOCK: u64 = 1000;
 
-/// Ids that were taken and not used yet, by space: the next and the end.
+/// Ids that were taken and not used yet, by space: in which term, the next and the end.
 #[derive(Debug, Default)]
-pub(crate) struct IdCache(HashMap<i64, (u64, u64)>);
+pub(crate) struct IdCache(HashMap<i64, (u32, u64, u64)>);
 
 impl IdCache {
     /// Forgets all: needed where taking ids was undone.
@@ -178,15 +178,17 @@ impl<'a, T: Tx> Batch<'a, T> {
 
     /// Returns an id of a space that was never used.
     pub async fn next_id(&mut self, sp: i64) -> Result<u64> {
-        let (next, end) = self.ids.0.get(&sp).copied().unwrap_or_default();
-        let (next, end) = match next < end {
+        let now = self.space(sp).await?.space.position.term;
+        let (term, next, end) = self.ids.0.get(&sp).copied().unwrap_or_default();
+        // A space that was away goes on behind the ids that its home gave meanwhile.
+        let (next, end) = match term == now && next < end {
             true => (next, end),
             false => {
                 let first = self.tx.take_ids(sp, ID_BLOCK).await?;
                 (first, first + ID_BLOCK)
             }
         };
-        self.ids.0.insert(sp, (next + 1, end));
+        self.ids.0.insert(sp, (now, next + 1, end));
         Ok(next)
     }
 

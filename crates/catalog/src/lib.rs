@@ -27,6 +27,7 @@ mod journal;
 mod lease;
 mod list;
 mod model;
+mod move_home;
 mod namespace;
 mod peer;
 mod publish;
@@ -49,7 +50,7 @@ pub use model::*;
 pub use publish::MAX_PUBLISH;
 pub use record::{
     CreatedItem, GrantItem, MovedItem, PublishedItem, RecordChange, RemovedItem, ReplicaItem,
-    ReplicaRemovedItem, SpaceBody,
+    ReplicaRemovedItem, SpaceBody, SpaceMovedBody, SpacePromotedBody,
 };
 
 /// For how long a request counts as in progress without an answer. After that its idempotency key may begin again,

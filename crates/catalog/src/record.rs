@@ -10,7 +10,7 @@ use percale_core::ids::{EntryId, SiteId, SpaceId, StoreId, VersionId};
 use percale_core::path::SpaceName;
 use percale_core::state::ReplicaState;
 use percale_core::tree::RootHash;
-use percale_core::{ByteCount, Timestamp};
+use percale_core::{ByteCount, Position, Timestamp};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -22,6 +22,8 @@ pub(crate) mod kind {
     pub const SPACE_CREATED: &str = "space.created";
     pub const SPACE_CHANGED: &str = "space.changed";
     pub const SPACE_REMOVED: &str = "space.removed";
+    pub const SPACE_MOVED: &str = "space.moved";
+    pub const SPACE_PROMOTED: &str = "space.promoted";
     pub const ENTRIES_CREATED: &str = "entries.created";
     pub const OBJECTS_PUBLISHED: &str = "objects.published";
     pub const ENTRIES_MOVED: &str = "entries.moved";
@@ -75,6 +77,24 @@ impl SpaceBody {
             managed_by: None,
         }
     }
+}
+
+/// The last record of a home that hands its space over.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SpaceMovedBody {
+    /// The home from here on.
+    pub to: SiteId,
+}
+
+/// The first record of a new home.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SpacePromotedBody {
+    /// The home from here on.
+    pub home: SiteId,
+    /// The home before.
+    pub from: SiteId,
+    /// Where the new home stood in the old one's journal.
+    pub before: Position,
 }
 
 /// A collection that was made.
@@ -200,6 +220,10 @@ pub enum RecordChange {
     SpaceChanged(SpaceBody),
     /// The space is gone.
     SpaceRemoved,
+    /// The space has another home, which takes it over.
+    SpaceMoved(SpaceMovedBody),
+    /// The space has another home, in a new term.
+    SpacePromoted(SpacePromotedBody),
     /// Collections were made.
     EntriesCreated(Vec<CreatedItem>),
     /// Objects have new versions.
@@ -228,6 +252,8 @@ impl Record {
             kind::SPACE_CREATED => RecordChange::SpaceCreated(self.decode()?),
             kind::SPACE_CHANGED => RecordChange::SpaceChanged(self.decode()?),
             kind::SPACE_REMOVED => RecordChange::SpaceRemoved,
+            kind::SPACE_MOVED => RecordChange::SpaceMoved(self.decode()?),
+            kind::SPACE_PROMOTED => RecordChange::SpacePromoted(self.decode()?),
             kind::ENTRIES_CREATED => RecordChange::EntriesCreated(self.items()?),
             kind::OBJECTS_PUBLISHED => RecordChange::ObjectsPublished(self.items()?),
             kind::ENTRIES_MOVED => RecordChange::EntriesMoved(self.items()?),
@@ -259,8 +285,6 @@ impl Record {
 
 #[cfg(test)]
 mod tests {
-    use percale_core::Position;
-
     use super::*;
 
     #[derive(Deserialize)]
@@ -295,6 +319,8 @@ mod tests {
                     serde_json::to_value(body)
                 }
                 RecordChange::SpaceRemoved => Ok(serde_json::json!({})),
+                RecordChange::SpaceMoved(body) => serde_json::to_value(body),
+                RecordChange::SpacePromoted(body) => serde_json::to_value(body),
                 RecordChange::EntriesCreated(items) => serde_json::to_value(Items { items }),
                 RecordChange::ObjectsPublished(items) => serde_json::to_value(Items { items }),
                 RecordChange::EntriesMoved(items) => serde_json::to_value(Items { items }),
@@ -307,7 +333,7 @@ mod tests {
             assert_eq!(again.unwrap(), sample.body, "{}", sample.kind);
             kinds.push(sample.kind);
         }
-        assert_eq!(kinds.len(), 10, "a sample of each kind");
+        assert_eq!(kinds.len(), 12, "a sample of each kind");
     }
 
     #[test]

@@ -152,6 +152,7 @@ impl<T: Tx> Applier<'_, '_, T> {
         match change {
             RecordChange::SpaceChanged(body) => self.space_changed(body).await,
             RecordChange::SpaceRemoved => remove_space(self.batch, self.sp, self.space.id).await,
+            RecordChange::SpaceMoved(body) => follow::leave(self.batch.tx, self.sp, body.to, None).await,
             RecordChange::EntriesCreated(items) => {
                 for item in items {
                     self.created(item).await?;
@@ -190,6 +191,7 @@ impl<T: Tx> Applier<'_, '_, T> {
                 Ok(())
             }
             RecordChange::SpaceCreated(_) => unfit("the space is there already".into()),
+            RecordChange::SpacePromoted(_) => unfit("it begins another term".into()),
             RecordChange::Unknown => Err(Error::internal("an unknown record was to be applied")),
         }
     }

@@ -135,14 +135,15 @@ impl Query for Digest {
         let here = site::site(tx).await?;
         let here = here.ok_or_else(|| unnamed("the catalog does not belong to a site yet".into()))?;
         let (home, name) = match row.space.home {
-            None => (here.id, here.name.clone()),
-            Some(home) => {
+            Some(home) if home != here.id => {
                 let peer = peer::peers(tx).await?.into_iter().find(|peer| peer.id == home);
                 let peer = peer.ok_or_else(|| {
                     unnamed(format!("the roster has no site {home}, the home of {}", self.0))
                 })?;
                 (home, peer.name)
             }
+            // Also while it was handed over to this site, which has not taken it yet.
+            _ => (here.id, here.name.clone()),
         };
         let mut space = row.space.clone();
         space.owner = space.owner.seen(&here.name, &name);

@@ -7,10 +7,12 @@
 
 use percale_core::ids::{SiteId, VersionId};
 use percale_core::{Position, Timestamp};
+use serde::Serialize;
 
 use crate::engine::{Sql, Tx, row, to_json};
 use crate::error::{Error, ErrorKind, Result};
 use crate::model::{Record, Space};
+use crate::rows::journal::NewRecord;
 use crate::rows::replica::VersionRow;
 use crate::rows::site::{self, SpaceRow};
 
@@ -29,6 +31,10 @@ static FOLLOWED: Sql = Sql::both(
 );
 static NEXT_ID: Sql = Sql::both("SELECT next_id FROM space WHERE sp = $1");
 static SET_CREATED: Sql = Sql::both("UPDATE space SET created = $1 WHERE sp = $2");
+static COME_HOME: Sql = Sql::both(
+    "UPDATE space SET home = NULL, behind = NULL, term = term + 1, next_id = next_id + $1 WHERE sp = $2",
+);
+static LEAVE: Sql = Sql::both("UPDATE space SET home = $1, behind = $2 WHERE sp = $3");
 static HAS_CHILDREN: Sql = Sql::each(
     "SELECT parent FROM entry WHERE sp = $1 AND parent = $2 LIMIT 1",
     "SELECT e.parent FROM UNNEST($1::bigint[], $2::bigint[]) AS k(sp, id) \
@@ -90,6 +96,33 @@ pub(crate) async fn next_id<T: Tx>(tx: &T, sp: i64) -> Result<u64> {
 pub(crate) async fn put_space<T: Tx>(tx: &T, sp: i64, space: &Space) -> Result<()> {
     site::update_space(tx, sp, space).await?;
     tx.execute(&SET_CREATED, row![space.created, sp]).await.map(drop)
+}
+
+/// Makes this site the home of a space, in the next term, with ids that go on far behind those that were seen.
+pub(crate) async fn come_home<T: Tx>(tx: &T, sp: i64, jump: u64) -> Result<()> {
+    tx.execute(&COME_HOME, row![jump, sp]).await.map(drop)
+}
+
+/// Makes another site the home of a space.
+pub(crate) async fn leave<T: Tx>(tx: &T, sp: i64, home: SiteId, behind: Option<String>) -> Result<()> {
+    tx.execute(&LEAVE, row![home, behind, sp]).await.map(drop)
+}
+
+/// Writes a record of a space that is at home here at once, and returns its position.
+pub(crate) async fn append<T: Tx, B: Serialize>(
+    tx: &T,
+    row: &SpaceRow,
+    actor: &str,
+    kind: &'static str,
+    body: &B,
+) -> Result<Position> {
+    let body = serde_json::to_value(body)
+        .map_err(|error| Error::internal("cannot write a journal record").with_source(error))?;
+    let record = NewRecord { actor: actor.to_owned(), kind, v: 1, body };
+    match tx.append(row.sp, &[record]).await? {
+        Some((seq, term)) => Ok(Position { space: row.space.id, term, seq }),
+        None => Err(crate::batch::raced("a space got another home before a change of it was written")),
+    }
 }
 
 /// Checks that no other space has a name.

@@ -25,6 +25,7 @@ mod outbox;
 mod own_copies;
 mod pair;
 mod peers;
+mod promotion;
 mod publishing;
 mod reading;
 mod records;

@@ -20,6 +20,7 @@ pub struct Pair {
     pub home: Site,
     pub own: Site,
     pub home_id: SiteId,
+    pub own_id: SiteId,
 }
 
 pub fn peer(id: SiteId, name: &str) -> Peer {
@@ -88,6 +89,14 @@ pub fn channel(pieces: Vec<Bytes>) -> mpsc::Receiver<Bytes> {
     receiver
 }
 
+/// Makes a snapshot, whole in form, of the lines of another.
+pub fn sealed(lines: &[String]) -> Vec<Bytes> {
+    let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
+    let hash = blake3::hash(text.as_bytes()).to_hex();
+    let end = format!("{{\"end\":{{\"lines\":{},\"blake3\":\"{hash}\"}}}}\n", lines.len());
+    vec![Bytes::from(text), Bytes::from(end)]
+}
+
 /// Returns a site's own stores as it describes them to others.
 pub async fn described(catalog: &Catalog) -> Vec<ForeignStore> {
     let stores = catalog.stores().await.unwrap().into_iter();
@@ -108,7 +117,7 @@ impl Pair {
         let (home_id, own_id) = (home.catalog.site().await.unwrap().id, own.catalog.site().await.unwrap().id);
         own.catalog.merge_peers(vec![peer(home_id, HOME)]).await.unwrap();
         home.catalog.merge_peers(vec![peer(own_id, OWN)]).await.unwrap();
-        let pair = Self { home, own, home_id };
+        let pair = Self { home, own, home_id, own_id };
         pair.learn().await;
         pair.take_snapshot().await.unwrap();
         pair
@@ -147,6 +156,20 @@ impl Pair {
     /// Returns the home's records behind a position.
     pub async fn records(&self, after: Position, limit: usize) -> Vec<Record> {
         self.home.catalog.journal(&self.home.admin, self.space(), Some(after), limit).await.unwrap()
+    }
+
+    /// Returns a record that follows where the follower stands.
+    pub async fn record(&self, kind: &str, body: serde_json::Value) -> Record {
+        let mut position = self.stands().await;
+        position.seq += 1;
+        let at = Timestamp::from_micros(1_800_000_000_000_000);
+        Record { position, at, actor: "user:alice".into(), kind: kind.into(), v: 1, body }
+    }
+
+    /// Applies one record of the test's making.
+    pub async fn apply(&self, kind: &str, body: serde_json::Value) -> Result<Followed> {
+        let record = self.record(kind, body).await;
+        self.follow(vec![record]).await
     }
 
     /// Follows until nothing is left, at most `limit` records at a time.
