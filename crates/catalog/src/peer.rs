@@ -154,7 +154,7 @@ struct Hashes;
 
 impl Query for Hashes {
     type Out = Vec<[u8; 32]>;
-    const SNAPSHOT: bool = false;
+    // Only a transaction knows what time it is.
     async fn run<T: Tx>(&self, tx: &T) -> Result<Vec<[u8; 32]>> {
         peer::invitation_hashes(tx, tx.now()).await
     }
