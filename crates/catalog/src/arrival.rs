@@ -1,5 +1,7 @@
 //! Copies that arrive on own stores, at the site that owns the store (docs/design/following.md).
 
+mod end;
+
 use std::collections::{HashMap, HashSet};
 
 use percale_core::Position;
@@ -15,8 +17,9 @@ use crate::model::{
 use crate::publish::{MAX_PUBLISH, each, natural_key, one_outcome, prove_lease, refuse_all};
 use crate::rows::Lock;
 use crate::rows::arrival::{self, ArrivalRow};
-use crate::rows::replica::GarbageRow;
 use crate::rows::site::{self, SpaceRow};
+
+use end::Finish;
 
 /// Copies that arrive on own stores, of versions that another site, or this one, orders (docs/design/following.md).
 ///
@@ -85,6 +88,7 @@ impl Catalog {
     /// Ends arrivals, each with its own outcome. One that is not there has ended.
     ///
     /// - Bytes that have a name by now, a copy with the same key, never become garbage; the arrival just ends.
+    /// - Where the home's record was applied and the copy has gone again, its bytes become garbage in any case.
     ///
     /// # Errors
     /// For each `Conflict`, and the arrival stays: `Done` before the home's record was applied here; `Garbage` or
@@ -95,6 +99,9 @@ impl Catalog {
     }
 
     /// Ends all arrivals that the home has answered and whose record was applied here. Returns how many.
+    ///
+    /// - One that was promised by a home which was replaced, and is not known to its successor, is to be told again, or to
+    ///   be given up: what that home had taken and nobody else heard of is lost.
     pub async fn finish_arrived(&self) -> Result<u64> {
         let mut after = None;
         let mut finished = 0;
@@ -384,83 +391,6 @@ impl Change for Adopt {
 
     fn finish(self, draft: Self::Draft, _written: &Written) -> Self::Out {
         draft
-    }
-}
-
-struct Finish {
-    arrivals: Vec<ArrivalId>,
-    end: ArrivalEnd,
-}
-
-impl Change for Finish {
-    type Draft = Vec<Result<()>>;
-    type Out = Vec<Result<()>>;
-
-    async fn run<T: Tx>(&self, batch: &mut Batch<'_, T>) -> Result<Self::Draft> {
-        // Copies that changes before this one added must be seen.
-        batch.flush().await?;
-        let rows = locked(batch.tx, &self.arrivals).await?;
-        let named: HashSet<_> =
-            arrival::named(batch.tx, rows.keys().copied().collect()).await?.into_iter().collect();
-        let mut outcomes = Vec::with_capacity(self.arrivals.len());
-        let mut gone = HashSet::new();
-        let mut garbage = Vec::new();
-        for id in &self.arrivals {
-            let Some(row) = rows.get(id).filter(|_| !gone.contains(id)) else {
-                outcomes.push(Ok(()));
-                continue;
-            };
-            let space = batch.space(row.sp).await?;
-            let outcome = may_end(&row.arrival, &space, named.contains(id), self.end);
-            if let Ok(becomes_garbage) = &outcome {
-                gone.insert(*id);
-                if *becomes_garbage {
-                    garbage.push(GarbageRow {
-                        st: row.st,
-                        key: row.arrival.key.clone(),
-                        sp: row.sp,
-                        version: row.arrival.version.unwrap_or(VersionId(0)),
-                        since: batch.now(),
-                    });
-                }
-                batch.forget_key(row.st, &row.arrival.key);
-            }
-            outcomes.push(outcome.map(drop));
-        }
-        arrival::delete(batch.tx, gone.into_iter().collect()).await?;
-        arrival::to_garbage(batch.tx, &garbage).await?;
-        Ok(outcomes)
-    }
-
-    fn finish(self, draft: Self::Draft, _written: &Written) -> Self::Out {
-        draft
-    }
-}
-
-/// Decides whether an arrival may end so, and whether its bytes become garbage.
-fn may_end(arrival: &Arrival, space: &SpaceRow, is_named: bool, end: ArrivalEnd) -> Result<bool> {
-    let here = space.space.position;
-    // By then the copy is here, or was, and has become garbage with its version.
-    let is_applied = arrival
-        .told
-        .is_some_and(|told| space.space.behind.is_none() && told.term == here.term && told.seq <= here.seq);
-    if is_named || is_applied || space.is_removed && end == ArrivalEnd::Done {
-        // Of a removed space everything on own stores that had a name has become garbage; the rest does now.
-        return Ok(space.is_removed && !is_named && !is_applied);
-    }
-    let is_promised = arrival.told.is_some_and(|told| told.term >= here.term) && !space.is_removed;
-    let id = arrival.id;
-    match end {
-        ArrivalEnd::Done => {
-            Err(conflict(format!("the copy that arrival {id} brought is not known here yet")))
-        }
-        _ if is_promised => Err(conflict(format!("arrival {id} is promised to be a copy of a version"))),
-        ArrivalEnd::Removed => Ok(false),
-        ArrivalEnd::Garbage if arrival.state == ArrivalState::Written => Ok(true),
-        ArrivalEnd::Garbage => {
-            let message = format!("the file at the key of arrival {id} may be another's: it is not settled");
-            Err(conflict(message))
-        }
     }
 }
 

@@ -96,7 +96,7 @@ enum Added {
     /// It is there already.
     There(i64),
     /// It is new.
-    New { sp: i64, item: ReplicaItem, replaced: Option<ReplicaRemovedItem> },
+    New { sp: i64, item: ReplicaItem },
 }
 
 /// What is answered about a copy, perhaps before the journal has numbers.
@@ -193,26 +193,21 @@ impl Change for AddCopies {
     }
 }
 
-/// Writes the records of new copies, those of the copies that they replace first. Returns the last mark of each space.
+/// Writes the records of new copies, and returns the mark of each space.
 fn record_added<T: Tx>(
     batch: &mut Batch<'_, T>,
     actor: &str,
     decided: &[Result<Added>],
 ) -> Result<BTreeMap<i64, Mark>> {
-    let mut of_space: BTreeMap<i64, (Vec<&ReplicaRemovedItem>, Vec<&ReplicaItem>)> = BTreeMap::new();
+    let mut of_space: BTreeMap<i64, Vec<&ReplicaItem>> = BTreeMap::new();
     for added in decided.iter().flatten() {
-        if let Added::New { sp, item, replaced } = added {
-            let (removed, new) = of_space.entry(*sp).or_default();
-            removed.extend(replaced);
-            new.push(item);
+        if let Added::New { sp, item } = added {
+            of_space.entry(*sp).or_default().push(item);
         }
     }
     let mut marks = BTreeMap::new();
-    for (sp, (removed, new)) in of_space {
-        if !removed.is_empty() {
-            batch.record(sp, actor, kind::REPLICAS_REMOVED, &Items { items: removed })?;
-        }
-        marks.insert(sp, batch.record(sp, actor, kind::REPLICAS_CHANGED, &Items { items: new })?);
+    for (sp, items) in of_space {
+        marks.insert(sp, batch.record(sp, actor, kind::REPLICAS_CHANGED, &Items { items })?);
     }
     Ok(marks)
 }
@@ -276,10 +271,9 @@ async fn add_one<T: Tx>(
         }
         None => {}
     }
-    let replaced = known.map(|known| {
+    if let Some(known) = known {
         batch.remove_copy(known);
-        ReplicaRemovedItem { version: *version, store: *store }
-    });
+    }
     if is_first_root {
         let content = Some(Content { root: Some(copy.root), ..content });
         batch.change(EntryRow { content, ..(*entry).clone() });
@@ -294,7 +288,7 @@ async fn add_one<T: Tx>(
     };
     let item = ReplicaItem::new(&replica, is_first_root.then_some(copy.root));
     batch.add_replica(ReplicaRow { sp, st: row.st, entry: entry.id, is_own: site == here, replica });
-    Ok(Added::New { sp, item, replaced })
+    Ok(Added::New { sp, item })
 }
 
 struct RemoveCopies {

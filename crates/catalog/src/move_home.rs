@@ -26,7 +26,7 @@ const JUMP: u64 = 1 << 32;
 /// Other homes for spaces. These calls take no caller: the server lets only administrators and members make them.
 impl Catalog {
     /// Makes this site the home of a space that it follows, while its home is lost: the term grows by one at the position
-    /// that the rows have. What the old home wrote behind it is lost.
+    /// that the rows have. What the old home wrote behind it is lost. Reports that waited for it are recorded here.
     ///
     /// # Errors
     /// `SpaceNotFound`; `AlreadyExists` if the space is at home here; `PreconditionFailed` if the rows are behind.
@@ -112,6 +112,7 @@ impl Change for Promote {
         follow::come_home(batch.tx, row.sp, JUMP).await?;
         let body = SpacePromotedBody { home: here, from, before };
         let mark = batch.record(row.sp, SYSTEM, kind::SPACE_PROMOTED, &body)?;
+        crate::report::record_waiting(batch, row.sp).await?;
         Ok((before, mark))
     }
 

@@ -63,12 +63,6 @@ impl Catalog {
     pub async fn outbox_done(&self, done: Vec<OutboxDone>) -> Result<()> {
         self.change(Done(done)).await
     }
-
-    /// Writes reports that wait for a home which is this site by now into the journal. To be called after a promotion.
-    /// Returns how many there were.
-    pub async fn record_own_reports(&self) -> Result<u64> {
-        self.change(RecordOwn).await
-    }
 }
 
 /// What a report makes of a copy.
@@ -433,44 +427,31 @@ async fn settle<T: Tx>(batch: &mut Batch<'_, T>, stored: &StoredReport, answer: 
     Ok(())
 }
 
-struct RecordOwn;
-
-impl Change for RecordOwn {
-    type Draft = u64;
-    type Out = u64;
-    const ALONE: bool = true;
-
-    async fn run<T: Tx>(&self, batch: &mut Batch<'_, T>) -> Result<u64> {
-        let rows = outbox::own(batch.tx).await?;
-        lock_copies(
-            batch,
-            rows.iter().map(|stored| (stored.row.report.space, stored.row.report.version)).collect(),
-        )
-        .await?;
-        let mut items: BTreeMap<i64, Vec<ReplicaItem>> = BTreeMap::new();
-        let mut seen = HashSet::new();
-        for StoredReport { sp, st, row: OutboxRow { report, .. }, .. } in &rows {
-            let ReplicaReport { version, store, .. } = report;
-            let Some(row) = find_copy(batch, *sp, *version, *store).await? else { continue };
-            let current = current_of(batch, &row).await?;
-            let root = match judge(batch, &row, current.as_ref(), report).await? {
-                Verdict::Fits(root) => root,
-                Verdict::Refused | Verdict::OtherRoot => None,
-            };
-            if let Some(root) = root {
-                set_root(batch, &row, current.as_ref(), root).await?;
-            }
-            // It counted here from the beginning; only the record is missing.
-            if seen.insert((*sp, *version, *st)) || root.is_some() {
-                items.entry(*sp).or_default().push(ReplicaItem::new(&row.replica, root));
-            }
+/// Writes reports about copies in a space that wait for a home which is this site from now on into the journal.
+pub(crate) async fn record_waiting<T: Tx>(batch: &mut Batch<'_, T>, sp: i64) -> Result<()> {
+    let rows = outbox::of_space(batch.tx, sp).await?;
+    let versions = rows.iter().map(|stored| (stored.row.report.space, stored.row.report.version));
+    lock_copies(batch, versions.collect()).await?;
+    let mut items: Vec<ReplicaItem> = Vec::new();
+    let mut seen = HashSet::new();
+    for StoredReport { st, row: OutboxRow { report, .. }, .. } in &rows {
+        let ReplicaReport { version, store, .. } = report;
+        let Some(row) = find_copy(batch, sp, *version, *store).await? else { continue };
+        let current = current_of(batch, &row).await?;
+        let root = match judge(batch, &row, current.as_ref(), report).await? {
+            Verdict::Fits(root) => root,
+            Verdict::Refused | Verdict::OtherRoot => None,
+        };
+        if let Some(root) = root {
+            set_root(batch, &row, current.as_ref(), root).await?;
         }
-        record(batch, "system", items)?;
-        outbox::delete(batch.tx, rows.iter().map(|stored| stored.row.number).collect()).await?;
-        Ok(rows.len() as u64)
+        // It counted here from the beginning; only the record is missing.
+        if seen.insert((*version, *st)) || root.is_some() {
+            items.push(ReplicaItem::new(&row.replica, root));
+        }
     }
-
-    fn finish(self, count: u64, _written: &Written) -> u64 {
-        count
+    if !items.is_empty() {
+        batch.record(sp, "system", kind::REPLICAS_CHANGED, &Items { items })?;
     }
+    outbox::delete(batch.tx, rows.iter().map(|stored| stored.row.number).collect()).await.map(drop)
 }

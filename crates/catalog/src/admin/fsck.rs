@@ -1,12 +1,12 @@
 //! Checks that the rows agree with each other.
 
-use percale_core::ids::SpaceId;
+use percale_core::ids::{SiteId, SpaceId};
 
 use crate::catalog::Catalog;
 use crate::engine::{Query, Sql, Tx, row};
 use crate::error::{ErrorKind, Result};
-use crate::model::{Finding, LeaseKind};
-use crate::rows::{entry, lease, peer, replica, site};
+use crate::model::{ArrivalId, Finding, LeaseKind};
+use crate::rows::{arrival, entry, lease, outbox, peer, replica, site, told};
 
 /// Most findings of each kind: who has more has one reason for all of them.
 const MAX_FINDINGS: usize = 1000;
@@ -124,6 +124,29 @@ static CHECKS: &[Check] = &[
         "SELECT p.id, 'intent for ' || i.name, 'the lease it was prepared under is missing' FROM intent i \
          LEFT JOIN space p ON p.sp = i.sp WHERE NOT EXISTS (SELECT 1 FROM lease l WHERE l.id = i.lease)"
     ),
+    check!(
+        "lease_missing",
+        "SELECT p.id, 'arrival at ' || a.key, 'the lease it lies under is missing' FROM arrival a \
+         LEFT JOIN space p ON p.sp = a.sp WHERE NOT EXISTS (SELECT 1 FROM lease l WHERE l.id = a.lease)"
+    ),
+    check!(
+        "arrival_foreign",
+        "SELECT p.id, 'arrival at ' || a.key, 'its store is not one of this site' FROM arrival a \
+         LEFT JOIN space p ON p.sp = a.sp WHERE p.sp IS NULL \
+         OR NOT EXISTS (SELECT 1 FROM store s WHERE s.st = a.st AND s.site IS NULL)"
+    ),
+    check!(
+        "report_dangling",
+        "SELECT p.id, 'report ' || CAST(o.number AS TEXT), 'nobody is to hear of it: the space is gone or at home \
+         here, or the store is not one of this site' FROM outbox o LEFT JOIN space p ON p.sp = o.sp \
+         WHERE p.home IS NULL OR p.state = 'removed' \
+         OR NOT EXISTS (SELECT 1 FROM store s WHERE s.st = o.st AND s.site IS NULL)"
+    ),
+    check!(
+        "told_undecided",
+        "SELECT NULL, 'arrival of another site', 'what was answered about it was never written' \
+         FROM told t WHERE t.answer LIKE '%\"deciding\"%'"
+    ),
 ];
 
 /// Lets PostgreSQL scan and hash: these are the only statements that look at everything.
@@ -170,6 +193,24 @@ async fn undecodable<T: Tx>(tx: &T) -> Result<Vec<Finding>> {
     note("peers", peer::peers(tx).await.map(drop))?;
     for kind in LeaseKind::ALL {
         note("leases", lease::of_kind(tx, *kind).await.map(drop))?;
+    }
+    let mut after = Some(ArrivalId(uuid::Uuid::nil()));
+    while let Some(id) = after {
+        let found = arrival::scan(tx, id, PAGE).await;
+        after = found.clone().unwrap_or_default();
+        note("arrivals", found.map(drop))?;
+    }
+    let mut after = Some(0);
+    while let Some(number) = after {
+        let found = outbox::scan(tx, number, PAGE).await;
+        after = found.clone().unwrap_or_default();
+        note("reports", found.map(drop))?;
+    }
+    let mut after = Some((SiteId(uuid::Uuid::nil()), ArrivalId(uuid::Uuid::nil())));
+    while let Some(answer) = after {
+        let found = told::scan(tx, answer, PAGE).await;
+        after = found.clone().unwrap_or_default();
+        note("answers to other sites", found.map(drop))?;
     }
     for space in spaces.unwrap_or_default() {
         let subject = format!("entries of space {}", space.space.name);

@@ -6,10 +6,10 @@
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
-use percale_core::Timestamp;
 use percale_core::ids::{EntryId, SpaceId, VersionId};
 use percale_core::state::ReplicaState;
 use percale_core::tree::RootHash;
+use percale_core::{Position, Timestamp};
 
 use super::Names;
 use super::lines::{check_entry_name, check_key, check_number};
@@ -24,6 +24,7 @@ use crate::record::{
 };
 use crate::rows::entry::EntryRow;
 use crate::rows::grant::{self, GrantRow};
+use crate::rows::outbox::{self, Passed};
 use crate::rows::replica::{self, ReplicaRow, VersionRow};
 use crate::rows::site::{self, SpaceRow};
 use crate::rows::{Lock, follow};
@@ -37,6 +38,8 @@ struct Applier<'b, 'a, T: Tx> {
     places: Places,
     /// The greatest id that was seen.
     top: u64,
+    /// The place of the record that is being applied.
+    position: Position,
 }
 
 /// Applies records that are the next ones, and keeps them. Returns where the rows stand then.
@@ -67,8 +70,15 @@ pub(super) async fn apply<T: Tx>(
         }
     }
     let records = records.get(..kept).unwrap_or(records);
-    let mut applier =
-        Applier { batch, sp, space: row.space.clone(), names, places: Places::default(), top: 0 };
+    let mut applier = Applier {
+        batch,
+        sp,
+        space: row.space.clone(),
+        names,
+        places: Places::default(),
+        top: 0,
+        position: row.space.position,
+    };
     applier.load(&changes).await?;
     for ((at, change), record) in changes.into_iter().zip(records) {
         let wrong = |error: Error| match error.kind() {
@@ -79,6 +89,7 @@ pub(super) async fn apply<T: Tx>(
             }
             _ => error,
         };
+        applier.position = record.position;
         applier.change(at, change).await.map_err(wrong)?;
     }
     applier.batch.flush().await?;
@@ -413,12 +424,14 @@ impl<T: Tx> Applier<'_, '_, T> {
                 let copy = self.new_copy(item, entry).await?;
                 self.batch.add_replica(copy);
             }
-            // Of its own stores this site knows more than the home, until that has answered.
-            Some(row) if row.is_own && follow::is_reported(self.batch.tx, self.sp, version, st).await? => {}
-            Some(row) if !row.is_own && row.replica.key != item.key => {
+            // Other bytes took the place of those that were there.
+            Some(row) if row.replica.key != item.key => {
                 let copy = self.new_copy(item, entry).await?;
-                self.batch.move_replica(&row, copy).await?;
+                self.batch.remove_copy(row);
+                self.batch.add_replica(copy);
             }
+            // Of its own stores this site knows more than the home, until that has answered.
+            Some(row) if row.is_own && self.pass_over(&row, &item).await? => {}
             Some(mut row) => {
                 row.replica.state = item.state;
                 row.replica.generation = item.generation;
@@ -429,6 +442,13 @@ impl<T: Tx> Applier<'_, '_, T> {
             Some(root) => self.root_known(entry, version, root).await,
             None => Ok(()),
         }
+    }
+
+    /// Keeps what a record says of a copy with a report that waits, and tells whether there is one.
+    async fn pass_over(&mut self, row: &ReplicaRow, item: &ReplicaItem) -> Result<bool> {
+        let key = (self.sp, item.version, row.st);
+        let (position, state, generation) = (self.position, item.state, item.generation.clone());
+        outbox::pass(self.batch.tx, key, Passed { position, state, generation }).await
     }
 
     async fn root_known(&mut self, entry: u64, version: VersionId, root: RootHash) -> Result<()> {

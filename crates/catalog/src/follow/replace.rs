@@ -120,8 +120,8 @@ impl Replace {
             return Err(Error::internal("a snapshot was not read again to its end"));
         }
         follow::check_fit(tx, sp).await?;
-        follow::settle(tx, sp, batch.now()).await?;
         let Head { position, next_id, .. } = &self.received.head;
+        follow::settle(tx, sp, *position, batch.now()).await?;
         follow::stand(tx, sp, *position, *next_id, None).await
     }
 

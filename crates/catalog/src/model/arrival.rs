@@ -147,8 +147,8 @@ pub struct Arrival {
     pub version: Option<VersionId>,
     /// What tells its content from the next, on a native store.
     pub generation: Option<String>,
-    /// The position behind the home's record of it, once the home has answered. If the space is at a greater term and
-    /// the copy is not here, the home that answered was replaced before others heard of it: its promise is void.
+    /// The position behind the home's record of it, once the home has answered. It is forgotten by
+    /// [`Catalog::finish_arrived`](crate::Catalog::finish_arrived) if that home was replaced before others heard of the copy.
     pub told: Option<Position>,
     /// What it is.
     pub body: ArrivalBody,

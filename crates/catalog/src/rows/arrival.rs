@@ -47,6 +47,9 @@ impl ArrivalRow {
             .map_err(|error| Error::internal("cannot write an arrival as JSON").with_source(error))?;
         match (&mut json, known) {
             (Json::Object(json), Json::Object(known)) => {
+                for name in ["generation", "told"] {
+                    json.remove(name);
+                }
                 for (name, value) in known {
                     // What arrived never changes, and may have fields that are not known here.
                     if name != "arrival" || !json.contains_key("arrival") {
@@ -90,6 +93,11 @@ static WRITTEN: Sql = Sql::both(concat!(
     columns!(),
     " FROM arrival a JOIN space p ON p.sp = a.sp JOIN store s ON s.st = a.st \
      WHERE a.state = 'written' AND a.id > $1 ORDER BY a.id LIMIT $2"
+));
+static SCAN: Sql = Sql::both(concat!(
+    "SELECT ",
+    columns!(),
+    " FROM arrival a JOIN space p ON p.sp = a.sp JOIN store s ON s.st = a.st WHERE a.id > $1 ORDER BY a.id LIMIT $2"
 ));
 /// Those that have a name here: a copy at the same key.
 static NAMED: Sql = Sql::each(
@@ -181,6 +189,11 @@ pub(crate) async fn of_lease<T: Tx>(tx: &T, lease: LeaseId) -> Result<Vec<Arriva
 /// Returns arrivals whose bytes are there and whose ids are greater than `after`.
 pub(crate) async fn written<T: Tx>(tx: &T, after: ArrivalId, limit: usize) -> Result<Vec<ArrivalRow>> {
     decode_all(tx.query(&WRITTEN, row![after.0, limit]).await?)
+}
+
+/// Decodes the arrivals behind an id, and returns the last of them.
+pub(crate) async fn scan<T: Tx>(tx: &T, after: ArrivalId, limit: usize) -> Result<Option<ArrivalId>> {
+    Ok(decode_all(tx.query(&SCAN, row![after.0, limit]).await?)?.last().map(|row| row.arrival.id))
 }
 
 /// Returns those of these arrivals whose keys are those of copies.

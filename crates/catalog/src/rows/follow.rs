@@ -5,7 +5,7 @@
 //! of their space and store. There no key meets another and no reader finds them; nothing is left of it at the end of
 //! the transaction.
 
-use percale_core::ids::{SiteId, VersionId};
+use percale_core::ids::SiteId;
 use percale_core::{Position, Timestamp};
 use serde::Serialize;
 
@@ -41,8 +41,6 @@ static HAS_CHILDREN: Sql = Sql::each(
      JOIN entry e ON e.sp = k.sp AND e.parent = k.id LIMIT 1",
 );
 static IS_GARBAGE: Sql = Sql::both("SELECT version FROM garbage WHERE st = $1 AND key = $2");
-static IS_REPORTED: Sql =
-    Sql::both("SELECT st FROM outbox WHERE sp = $1 AND version = $2 AND st = $3 LIMIT 1");
 static FORGET_REPORTS: Sql = Sql::both("DELETE FROM outbox WHERE sp = $1");
 
 /// Keeps records at their places, as the home wrote them.
@@ -158,11 +156,6 @@ pub(crate) async fn is_garbage<T: Tx>(tx: &T, st: i64, key: &str) -> Result<bool
     Ok(!tx.query(&IS_GARBAGE, row![st, key]).await?.is_empty())
 }
 
-/// Tells whether a report about a copy on an own store waits for the home's answer.
-pub(crate) async fn is_reported<T: Tx>(tx: &T, sp: i64, version: VersionId, st: i64) -> Result<bool> {
-    Ok(!tx.query(&IS_REPORTED, row![sp, version, st]).await?.is_empty())
-}
-
 /// Lets PostgreSQL scan and hash: these statements look at all rows of a space.
 static PLAN: Sql = Sql::each(
     "SELECT 1",
@@ -272,9 +265,11 @@ static FORGET: Sql = Sql::both(
 );
 
 /// Joins what is known here only with the rows that a snapshot gave: when copies on own stores were checked, reports that
-/// wait, garbage. Copies on own stores that the home does not know become garbage, unless an arrival has their key.
-pub(crate) async fn settle<T: Tx>(tx: &T, sp: i64, now: Timestamp) -> Result<()> {
+/// wait, garbage. Copies on own stores that the home does not know become garbage, unless an arrival has their key. The
+/// snapshot is as of `position`.
+pub(crate) async fn settle<T: Tx>(tx: &T, sp: i64, position: Position, now: Timestamp) -> Result<()> {
     tx.execute(&TAKE_CHECKED, row![sp]).await?;
+    super::outbox::pass_all(tx, sp, position).await?;
     tx.execute(&TAKE_REPORTED, row![sp]).await?;
     tx.execute(&UNNAMED, row![now, sp]).await?;
     tx.execute(&DROP_ASIDE, row![sp]).await?;

@@ -60,11 +60,11 @@ static LIST: Sql = Sql::both(concat!(
     " FROM outbox o JOIN space p ON p.sp = o.sp JOIN store s ON s.st = o.st \
      WHERE p.home IS NOT NULL ORDER BY o.number LIMIT $1"
 ));
-static OWN: Sql = Sql::both(concat!(
+static OF_SPACE: Sql = Sql::both(concat!(
     "SELECT ",
     columns!(),
     " FROM outbox o JOIN space p ON p.sp = o.sp JOIN store s ON s.st = o.st \
-     WHERE p.home IS NULL ORDER BY o.number"
+     WHERE o.sp = $1 ORDER BY o.number"
 ));
 static BY_NUMBER: Sql = Sql::each(
     concat!(
@@ -117,6 +117,15 @@ pub(crate) async fn list<T: Tx>(tx: &T, limit: usize) -> Result<Vec<OutboxRow>> 
     rows.into_iter().map(|mut row| decode(&mut row).map(|stored| stored.row)).collect()
 }
 
+/// Decodes the reports behind a number, and returns the last of them.
+pub(crate) async fn scan<T: Tx>(tx: &T, after: u64, limit: usize) -> Result<Option<u64>> {
+    let mut last = None;
+    for mut row in tx.query(&SCAN, row![after, limit]).await? {
+        last = Some(decode(&mut row)?.row.number);
+    }
+    Ok(last)
+}
+
 /// Looks up reports.
 pub(crate) async fn by_numbers<T: Tx>(tx: &T, numbers: Vec<u64>) -> Result<Vec<StoredReport>> {
     let rows = tx.many(&BY_NUMBER, numbers.into_iter().map(|number| row![number]).collect()).await?;
@@ -145,9 +154,51 @@ pub(crate) async fn delete<T: Tx>(tx: &T, numbers: Vec<u64>) -> Result<u64> {
     tx.execute_many(&DELETE, numbers.into_iter().map(|number| row![number]).collect()).await
 }
 
-/// Returns the reports about spaces that are at home here by now, in their order. Their homes are nil.
-pub(crate) async fn own<T: Tx>(tx: &T) -> Result<Vec<StoredReport>> {
-    tx.query(&OWN, row![]).await?.into_iter().map(|mut row| decode(&mut row)).collect()
+static BODIES: Sql = Sql::both("SELECT number, body FROM outbox WHERE sp = $1 AND version = $2 AND st = $3");
+static BODIES_AND_COPIES: Sql = Sql::both(
+    "SELECT o.number, o.body, r.state, r.generation FROM outbox o \
+     JOIN replica r ON r.sp = o.sp AND r.version = o.version AND r.st = o.st WHERE o.sp = $1",
+);
+static SCAN: Sql = Sql::both(concat!(
+    "SELECT ",
+    columns!(),
+    " FROM outbox o JOIN space p ON p.sp = o.sp JOIN store s ON s.st = o.st \
+     WHERE o.number > $1 ORDER BY o.number LIMIT $2"
+));
+static SET_BODY: Sql = Sql::each(
+    "UPDATE outbox SET body = $1 WHERE number = $2",
+    "UPDATE outbox o SET body = k.body FROM UNNEST($1::text[], $2::bigint[]) AS k(body, number) \
+     WHERE o.number = k.number",
+);
+
+/// Notes with the reports that wait about a copy, given by space, version and store, what a record said of it. Tells
+/// whether there are any.
+pub(crate) async fn pass<T: Tx>(tx: &T, copy: (i64, VersionId, i64), passed: Passed) -> Result<bool> {
+    let mut changed = Vec::new();
+    for mut row in tx.query(&BODIES, row![copy.0, copy.1, copy.2]).await? {
+        let number = row.number()?;
+        let body: ReportBody = row.json()?;
+        changed.push(row![to_json(&ReportBody { passed: Some(passed.clone()), ..body })?, number]);
+    }
+    Ok(tx.execute_many(&SET_BODY, changed).await? > 0)
+}
+
+/// Notes with all reports that wait about copies of a space what the home knows of those copies at a position: the rows
+/// as a snapshot gave them.
+pub(crate) async fn pass_all<T: Tx>(tx: &T, sp: i64, position: Position) -> Result<()> {
+    let mut changed = Vec::new();
+    for mut row in tx.query(&BODIES_AND_COPIES, row![sp]).await? {
+        let number = row.number()?;
+        let body: ReportBody = row.json()?;
+        let passed = Passed { position, state: row.parse()?, generation: row.opt_text()? };
+        changed.push(row![to_json(&ReportBody { passed: Some(passed), ..body })?, number]);
+    }
+    tx.execute_many(&SET_BODY, changed).await.map(drop)
+}
+
+/// Returns the reports about copies in a space, in their order. Without a home it is nil.
+pub(crate) async fn of_space<T: Tx>(tx: &T, sp: i64) -> Result<Vec<StoredReport>> {
+    tx.query(&OF_SPACE, row![sp]).await?.into_iter().map(|mut row| decode(&mut row)).collect()
 }
 
 /// Returns those of these copies, by space, version and store, about which a report waits for its answer.

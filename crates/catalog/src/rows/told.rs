@@ -64,6 +64,23 @@ pub(crate) async fn of<T: Tx>(tx: &T, site: SiteId, ids: Vec<ArrivalId>) -> Resu
     Ok(found)
 }
 
+static SCAN: Sql =
+    Sql::both("SELECT site, id, answer FROM told WHERE (site, id) > ($1, $2) ORDER BY site, id LIMIT $3");
+
+/// Decodes the answers behind one of a site, and returns the last of them.
+pub(crate) async fn scan<T: Tx>(
+    tx: &T,
+    after: (SiteId, ArrivalId),
+    limit: usize,
+) -> Result<Option<(SiteId, ArrivalId)>> {
+    let mut last = None;
+    for mut row in tx.query(&SCAN, row![after.0, after.1.0, limit]).await? {
+        last = Some((SiteId(row.uuid()?), ArrivalId(row.uuid()?)));
+        row.json::<ToldBody>()?;
+    }
+    Ok(last)
+}
+
 /// Keeps new answers.
 pub(crate) async fn insert<T: Tx>(tx: &T, site: SiteId, told: &[(ArrivalId, Told)]) -> Result<()> {
     let now = tx.now();

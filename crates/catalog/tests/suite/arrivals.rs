@@ -88,7 +88,7 @@ async fn all_steps_of_a_publication(site: Site) {
     let arrival = reserve(&site, publication(&site, "/lab/d/x")).await.unwrap();
     assert_eq!((arrival.state, arrival.home), (ArrivalState::Reserved, Some(home)));
     assert_eq!((arrival.key.as_str(), arrival.version, arrival.told), ("lab/d/x", None, None));
-    assert_eq!(site.catalog.arrivals_of(site.lease.id).await.unwrap(), [arrival.clone()]);
+    assert_eq!(site.catalog.arrivals_of(site.lease.id).await.unwrap(), std::slice::from_ref(&arrival));
     assert_eq!(site.catalog.written_arrivals(10, None).await.unwrap(), [], "its bytes are not there yet");
     let early = tell(&site, arrival.id, 4, position(&site, 1).await).await;
     assert!(matches!(kind(early), ErrorKind::Conflict { .. }), "nothing is told before it is on disk");
@@ -114,6 +114,11 @@ async fn all_steps_of_a_publication(site: Site) {
     }
 
     follow_to(&site, at).await;
+    site.tamper(
+        "INSERT INTO replica (sp, version, st, entry, key, state) \
+         SELECT sp, version, st, 3, key, 'good' FROM arrival",
+    )
+    .await;
     assert_eq!(site.catalog.finish_arrived().await.unwrap(), 1);
     assert_eq!(site.catalog.finish_arrived().await.unwrap(), 0);
     end(&site, arrival.id, ArrivalEnd::Done).await.unwrap();
@@ -272,12 +277,48 @@ async fn a_promise_of_a_replaced_home_is_void(site: Site) {
     let at = position(&site, 1).await;
     let promoted = Position { term: at.term + 1, ..at };
     follow_to(&site, promoted).await;
-    assert_eq!(site.catalog.finish_arrived().await.unwrap(), 0, "the record was another home's");
-    end(&site, lost, ArrivalEnd::Garbage).await.unwrap();
     tell(&site, told_anew, 9, Position { seq: promoted.seq + 1, ..promoted }).await.unwrap();
+    assert_eq!(site.catalog.finish_arrived().await.unwrap(), 0, "the record was another home's");
+    let told = async || {
+        let written = site.catalog.written_arrivals(10, None).await.unwrap();
+        written.into_iter().map(|arrival| (arrival.id, arrival.version)).collect::<Vec<_>>()
+    };
+    let mut expected = vec![(lost, None), (told_anew, Some(VersionId(9)))];
+    expected.sort();
+    assert_eq!(told().await, expected, "what it had promised is forgotten");
+    end(&site, lost, ArrivalEnd::Garbage).await.unwrap();
     let kept = end(&site, told_anew, ArrivalEnd::Garbage).await;
     assert!(matches!(kind(kept), ErrorKind::Conflict { .. }));
     assert_eq!(site.collect().await.len(), 1);
+}
+
+async fn a_copy_that_was_promised_by_a_replaced_home_is_told_again(site: Site) {
+    give_away(&site).await;
+    let arrival = reserve(&site, copy(&site, "/lab/x", 4)).await.unwrap();
+    settle(&site, arrival.id, None).await.unwrap();
+    let at = position(&site, 1).await;
+    tell(&site, arrival.id, 4, at).await.unwrap();
+    assert_eq!(site.catalog.finish_arrived().await.unwrap(), 0);
+    assert_eq!(site.catalog.written_arrivals(10, None).await.unwrap()[0].told, Some(at));
+    follow_to(&site, Position { term: at.term + 1, ..at }).await;
+    assert_eq!(site.catalog.finish_arrived().await.unwrap(), 0);
+    let again = site.catalog.written_arrivals(10, None).await.unwrap();
+    assert_eq!((again[0].told, again[0].version), (None, Some(VersionId(4))));
+}
+
+async fn a_copy_that_came_and_went_leaves_garbage(site: Site) {
+    give_away(&site).await;
+    let arrival = reserve(&site, publication(&site, "/lab/x")).await.unwrap();
+    settle(&site, arrival.id, None).await.unwrap();
+    let at = position(&site, 1).await;
+    tell(&site, arrival.id, 4, at).await.unwrap();
+    // A snapshot as of later, when the version was gone.
+    follow_to(&site, Position { seq: at.seq + 9, ..at }).await;
+    assert_eq!(site.catalog.finish_arrived().await.unwrap(), 1);
+    assert_eq!(
+        site.collect().await.iter().map(|garbage| garbage.key.as_str()).collect::<Vec<_>>(),
+        ["lab/x"]
+    );
 }
 
 async fn a_follower_that_is_behind_finishes_nothing(site: Site) {
@@ -300,5 +341,7 @@ on_both!(
     bytes_become_garbage_only_when_nobody_counts_on_them,
     a_copy_with_a_name_is_never_garbage,
     a_promise_of_a_replaced_home_is_void,
+    a_copy_that_was_promised_by_a_replaced_home_is_told_again,
+    a_copy_that_came_and_went_leaves_garbage,
     a_follower_that_is_behind_finishes_nothing,
 );

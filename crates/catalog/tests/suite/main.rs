@@ -34,3 +34,4 @@ mod replicas;
 mod snapshots;
 mod spaces;
 mod tasks;
+mod together;

@@ -198,12 +198,9 @@ async fn reports_that_waited_for_a_home_that_is_here_now(site: Site) {
     let hashed = ReplicaReport { root: Some(root(1)), ..report(&site, x, ReplicaState::Good) };
     say(&site, hashed).await.unwrap();
     say(&site, report(&site, x, ReplicaState::Lost)).await.unwrap();
-    assert_eq!(site.catalog.record_own_reports().await.unwrap(), 0, "they are another home's");
-    site.tamper("UPDATE space SET home = NULL").await;
+    let promoted = site.catalog.promote(site.space.id).await.unwrap();
     assert!(site.catalog.outbox(10).await.unwrap().is_empty());
-    let before = position(&site).await;
-    assert_eq!(site.catalog.record_own_reports().await.unwrap(), 2);
-    assert_eq!(site.catalog.record_own_reports().await.unwrap(), 0);
+    let before = promoted.position;
     let records = site.catalog.journal(&site.admin, site.space.id, Some(before), 10).await.unwrap();
     let RecordChange::ReplicasChanged(items) = records[0].change().unwrap() else { panic!("{records:?}") };
     assert_eq!(items.last().unwrap().state, ReplicaState::Lost);
@@ -212,7 +209,123 @@ async fn reports_that_waited_for_a_home_that_is_here_now(site: Site) {
     site.assert_sound().await;
 }
 
+/// Leaves an arrival, a report that waits and an answer to another site; returns that site and what it asked about.
+async fn leave_some_of_each(site: &Site) -> (SiteId, ArrivalId) {
+    let other = SiteId::new();
+    let store = site.add_foreign_store("theirs", other).await;
+    let x = site.put("/lab/x", 1).await.version;
+    let publication = Publication {
+        caller: site.admin.clone(),
+        path: path("/lab/y"),
+        parents: true,
+        condition: Condition::New,
+        size: ByteCount(7),
+        root: Some(root(7)),
+        mtime: None,
+        digests: Vec::new(),
+    };
+    let id = ArrivalId::new();
+    let theirs = Publication { caller: crate::site::user("owner"), ..publication.clone() };
+    let item = RemotePublication { id, publication: theirs, store, key: "y".into(), generation: None };
+    site.catalog.publish_from(other, vec![item]).await.pop().unwrap().unwrap();
+    site.set_home(site.space.id, other).await;
+    say(site, report(site, x, ReplicaState::Suspect)).await.unwrap();
+    let wanted = NewArrival {
+        lease: site.lease.id,
+        fence: site.lease.fence,
+        space: site.space.id,
+        store: site.store,
+        path: Some(path("/lab/z")),
+        version: None,
+        token: "token".into(),
+        identity: None,
+        body: ArrivalBody::Publication(Box::new(publication)),
+    };
+    site.catalog.reserve_arrivals(vec![wanted]).await.pop().unwrap().unwrap();
+    (other, id)
+}
+
+async fn a_backup_has_what_is_on_its_way(site: Site) {
+    let (other, id) = leave_some_of_each(&site).await;
+    let folder = tempfile::tempdir().unwrap();
+    let archive = folder.path().join("a.backup");
+    site.catalog.backup(&archive).await.unwrap();
+    let url = format!("sqlite:{}", folder.path().join("new.db").display());
+    let restored = Catalog::open(&CatalogConfig::new(url)).await.unwrap();
+    restored.restore(&archive).await.unwrap();
+    let arrivals = site.catalog.arrivals_of(site.lease.id).await.unwrap();
+    assert_eq!((arrivals.len(), &arrivals), (1, &restored.arrivals_of(site.lease.id).await.unwrap()));
+    let reports = site.catalog.outbox(10).await.unwrap();
+    assert_eq!((reports.len(), &reports), (1, &restored.outbox(10).await.unwrap()));
+    let published = site.catalog.abandon_publications(other, vec![id]).await.unwrap();
+    assert!(published[0].is_some());
+    assert_eq!(restored.abandon_publications(other, vec![id]).await.unwrap(), published);
+    assert_eq!(restored.fsck().await.unwrap(), []);
+}
+
+async fn fsck_finds_what_is_on_its_way_to_nobody(site: Site) {
+    leave_some_of_each(&site).await;
+    site.assert_sound().await;
+    let found = async |sql: &str| {
+        site.tamper(sql).await;
+        let findings = site.catalog.fsck().await.unwrap();
+        findings.into_iter().map(|finding| finding.kind).collect::<Vec<_>>()
+    };
+    let theirs = "(SELECT st FROM store WHERE name = 'theirs')";
+    let own = "(SELECT st FROM store WHERE name = 'disk')";
+    let cases = [
+        (
+            "UPDATE arrival SET lease = (SELECT id FROM store LIMIT 1)".to_owned(),
+            "UPDATE arrival SET lease = (SELECT id FROM lease LIMIT 1)".to_owned(),
+            "lease_missing",
+        ),
+        (
+            format!("UPDATE arrival SET st = {theirs}"),
+            format!("UPDATE arrival SET st = {own}"),
+            "arrival_foreign",
+        ),
+        ("UPDATE arrival SET key = 'lab/x'".into(), "UPDATE arrival SET key = 'lab/z'".into(), "key_twice"),
+        (
+            format!("UPDATE outbox SET st = {theirs}"),
+            format!("UPDATE outbox SET st = {own}"),
+            "report_dangling",
+        ),
+        (
+            "UPDATE outbox SET sp = 77".into(),
+            "UPDATE outbox SET sp = (SELECT sp FROM space)".into(),
+            "report_dangling",
+        ),
+        (
+            "UPDATE told SET answer = '{\"v\":1,\"told\":\"deciding\"}'".into(),
+            "UPDATE told SET answer = '{\"v\":1,\"told\":\"abandoned\"}'".into(),
+            "told_undecided",
+        ),
+        (
+            "UPDATE told SET answer = '{}'".into(),
+            "UPDATE told SET answer = '{\"v\":1,\"told\":\"abandoned\"}'".into(),
+            "undecodable",
+        ),
+        (
+            "UPDATE arrival SET state = 'odd'".into(),
+            "UPDATE arrival SET state = 'reserved'".into(),
+            "undecodable",
+        ),
+        (
+            "UPDATE outbox SET body = '{}'".into(),
+            "UPDATE outbox SET body = '{\"v\":1,\"state\":\"lost\"}'".into(),
+            "undecodable",
+        ),
+    ];
+    for (damage, repair, expected) in cases {
+        let kinds = found(&damage).await;
+        assert!(kinds.contains(&expected), "{damage}: {kinds:?}");
+        assert_eq!(found(&repair).await, Vec::<&str>::new(), "{repair}");
+    }
+}
+
 on_both!(
+    a_backup_has_what_is_on_its_way,
+    fsck_finds_what_is_on_its_way_to_nobody,
     a_report_counts_here_and_waits_for_the_home,
     what_is_not_for_the_outbox,
     a_root_that_was_found_here_is_for_the_home_to_give,

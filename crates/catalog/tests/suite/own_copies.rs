@@ -8,7 +8,7 @@ use serde_json::json;
 use uuid::Uuid;
 
 use crate::pair::{Pair, sealed, snapshot};
-use crate::site::{Site, path};
+use crate::site::{Site, path, root};
 
 /// Writes a UUID as the follower's database has it.
 fn uuid_of(site: &Site, n: u128) -> String {
@@ -97,7 +97,7 @@ async fn bytes_that_lose_their_version_are_garbage_where_they_are(home: Site) {
     // The rest goes with the space.
     pair.own
         .tamper(&format!(
-            "INSERT INTO outbox (number, sp, version, st, body) VALUES (1, {SP}, {}, {ST}, '{{}}')",
+            "INSERT INTO outbox (number, sp, version, st, body) VALUES (1, {SP}, {}, {ST}, '{{\"v\":1,\"state\":\"suspect\"}}')",
             versions[4].1
         ))
         .await;
@@ -108,7 +108,7 @@ async fn bytes_that_lose_their_version_are_garbage_where_they_are(home: Site) {
     pair.own.assert_sound().await;
     // Nor is anybody left to be told: the number is free.
     pair.own
-        .tamper(&format!("INSERT INTO outbox (number, sp, version, st, body) VALUES (1, 1, 1, {ST}, '{{}}')"))
+        .tamper(&format!("INSERT INTO outbox (number, sp, version, st, body) VALUES (1, 1, 1, {ST}, '{{\"v\":1,\"state\":\"suspect\"}}')"))
         .await;
 }
 
@@ -135,7 +135,7 @@ async fn what_the_home_has_not_heard_of_is_not_undone(home: Site) {
     assert!(copy_is().await.checked.is_some(), "it was looked at when it came");
     let found = "UPDATE replica SET state = 'suspect', checked = 77 WHERE key = 'copy of x'";
     let told = format!(
-        "INSERT INTO outbox (number, sp, version, st, body) VALUES (1, {SP}, {version}, {ST}, '{{}}')"
+        "INSERT INTO outbox (number, sp, version, st, body) VALUES (1, {SP}, {version}, {ST}, '{{\"v\":1,\"state\":\"suspect\"}}')"
     );
     pair.own.tamper(&format!("{found}; {told}")).await;
     // Another's copy of the same version has no report that waits.
@@ -171,10 +171,11 @@ async fn a_snapshot_makes_garbage_of_what_the_home_does_not_know(home: Site) {
     let Site { lease, .. } = &pair.own;
     let arrival = format!(
         "INSERT INTO arrival (id, state, lease, fence, sp, st, key, token, version, body) VALUES ({}, 'written', {}, {}, {SP}, {ST}, \
-         'copy of arriving', 'token', {arriving}, '{{}}')",
+         'copy of arriving', 'token', {arriving}, '{{\"v\":1,\"arrival\":{{\"kind\":\"copy\",\"size\":1,\"root\":\"{}\"}}}}')",
         uuid_of(&pair.own, 1),
         uuid_of(&pair.own, lease.id.0.as_u128()),
         lease.fence,
+        root(1),
     );
     pair.own.tamper(&arrival).await;
     for version in [rescued, other] {
