@@ -37,11 +37,41 @@ pub struct Space {
     /// The store that new data goes to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub store: Option<String>,
+    /// The site that orders all changes in it.
+    #[serde(default)]
+    pub home: String,
     /// The journal position up to which this is true.
     pub position: String,
     /// When it was made.
     #[schema(value_type = String, format = "date-time")]
     pub created: Timestamp,
+}
+
+/// Moves a space to another home.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewHome {
+    /// The name of the site.
+    pub site: String,
+}
+
+/// A space that has another home now.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Promoted {
+    /// The space.
+    #[schema(value_type = String)]
+    pub space: SpaceName,
+    /// Its home.
+    pub home: String,
+    /// The journal behind the change.
+    pub position: String,
+    /// Where the new home stood before.
+    pub before: String,
+    /// The last position of the old home that was heard of. What is between the two is lost.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub heard: Option<String>,
+    /// Records known to be lost.
+    pub lost: u64,
 }
 
 /// Makes a space.

@@ -3,7 +3,7 @@
 use percale_api::access::{Grant, IssuedToken, NewGrant, NewToken, Token, WhoAmI};
 use percale_api::entries::{Entry, Move};
 use percale_api::site::{Readiness, Site, Version};
-use percale_api::spaces::{NewSpace, NewStore, Space, SpaceChange, Store, StoreChange};
+use percale_api::spaces::{NewHome, NewSpace, NewStore, Promoted, Space, SpaceChange, Store, StoreChange};
 use percale_api::tasks::{NewTask, Task, TaskItem};
 use percale_api::uploads::{CommitUpload, Committed, NewUpload, Upload};
 use percale_api::{MAX_PAGE, Page, media};
@@ -227,6 +227,28 @@ impl Client {
     pub async fn change_space(&self, name: &SpaceName, change: &SpaceChange) -> crate::Result<Space> {
         let call = Call::new(format!("change space {name}"), Method::PATCH, format!("/v1/spaces/{name}"));
         self.json(call.json(change).repeat(Repeat::Safe)).await
+    }
+
+    /// Makes the site the home of a space whose home is lost.
+    ///
+    /// # Errors
+    /// As the server answers.
+    pub async fn promote_space(&self, name: &SpaceName) -> crate::Result<Promoted> {
+        self.json(Call::new(
+            format!("promote space {name}"),
+            Method::POST,
+            format!("/v1/spaces/{name}/promote"),
+        ))
+        .await
+    }
+
+    /// Makes another site the home of a space.
+    ///
+    /// # Errors
+    /// As the server answers.
+    pub async fn move_space(&self, name: &SpaceName, site: &str) -> crate::Result<Promoted> {
+        let call = Call::new(format!("move space {name}"), Method::POST, format!("/v1/spaces/{name}/home"));
+        self.json(call.json(&NewHome { site: site.to_owned() })).await
     }
 
     /// Removes a space.

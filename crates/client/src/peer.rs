@@ -3,9 +3,9 @@
 use bytes::Bytes;
 use percale_api::media;
 use percale_api::peer::{Changed, Changes, CopyAnswers, CopyReports, Join, Publish, PublishAnswer, Roster};
-use percale_core::ErrorCode;
 use percale_core::ids::{SpaceId, VersionId};
 use percale_core::tree::HashTree;
+use percale_core::{ErrorCode, Position};
 use reqwest::header::{ACCEPT, CONNECTION, UPGRADE};
 use reqwest::{Method, Response, StatusCode};
 
@@ -96,6 +96,15 @@ impl Client {
         let operation = format!("read the hash tree of version {version}");
         let call = Call::new(&*operation, Method::GET, format!("/v1/peer/trees/{space}/{version}"));
         self.fetch_tree(operation.clone(), call.header(ACCEPT.as_str(), media::TREE)).await
+    }
+
+    /// Hands a space over at a position. Returns the position from which on the other site is its home.
+    ///
+    /// # Errors
+    /// As the site answers.
+    pub async fn peer_take_over(&self, position: Position) -> crate::Result<Position> {
+        let call = Call::new("hand a space over", Method::POST, "/v1/peer/take-over").json(&position);
+        self.json(call.repeat(Repeat::Safe)).await
     }
 
     /// Turns a connection into one of another protocol.

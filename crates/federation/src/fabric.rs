@@ -10,7 +10,7 @@ use percale_api::fields;
 use percale_catalog::{Catalog, PeerState};
 use percale_client::{Client, ClientOptions, RetryPolicy};
 use percale_core::access::Caller;
-use percale_core::ids::{SiteId, TokenId};
+use percale_core::ids::{SiteId, SpaceId, TokenId};
 use percale_core::{ErrorCode, Position, Timestamp};
 use percale_trust::signed::Statement;
 use percale_trust::tls::{SiteCertificate, site_client_config};
@@ -38,6 +38,8 @@ pub struct OwnSite {
     pub certificate: SiteCertificate,
     /// Where it can be reached; nothing if it only dials out.
     pub urls: Vec<String>,
+    /// Where rows are set aside that give way to those of another home.
+    pub state_dir: PathBuf,
 }
 
 impl OwnSite {
@@ -95,6 +97,8 @@ struct Inner {
     contacts: Mutex<HashMap<SiteId, Contact>>,
     clients: Mutex<HashMap<SiteId, Connected>>,
     reverse: Reverse,
+    /// The last positions of other homes that were heard of.
+    heard: Mutex<HashMap<SpaceId, Position>>,
     changed: tokio::sync::watch::Sender<u64>,
 }
 
@@ -145,6 +149,7 @@ impl Fabric {
             contacts: Mutex::default(),
             clients: Mutex::default(),
             reverse: Reverse::new()?,
+            heard: Mutex::default(),
             changed: tokio::sync::watch::channel(0).0,
         };
         let fabric = Self { inner: Arc::new(inner) };
@@ -440,6 +445,19 @@ impl Fabric {
         let mut options = ClientOptions::new(url);
         options.site_tls = Some(site_client_config(&self.own().certificate, vec![key])?);
         Ok(Client::new(options)?)
+    }
+
+    /// Returns the last position of a space's home that was heard of since this server started.
+    pub fn heard(&self, space: SpaceId) -> Option<Position> {
+        self.inner.heard.lock().unwrap_or_else(PoisonError::into_inner).get(&space).copied()
+    }
+
+    pub(crate) fn hear(&self, position: Position) {
+        let mut heard = self.inner.heard.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = heard.entry(position.space).or_insert(position);
+        if (known.term, known.seq) < (position.term, position.seq) {
+            *known = position;
+        }
     }
 
     /// Returns what is known of the way to a member.

@@ -38,6 +38,9 @@ pub async fn run(fabric: Fabric, tasks: TaskTracker, stopping: CancellationToken
     let mut following: HashSet<SiteId> = HashSet::new();
     let mut changed = fabric.watch();
     loop {
+        if let Err(error) = take_what_was_handed_over(&fabric).await {
+            tracing::warn!(%error, "cannot take over a space yet");
+        }
         let members = fabric.others();
         following.retain(|id| members.iter().any(|member| member.id == *id));
         for member in members {
@@ -55,6 +58,14 @@ pub async fn run(fabric: Fabric, tasks: TaskTracker, stopping: CancellationToken
             }
         }
     }
+}
+
+/// Becomes the home of spaces that were handed over to this site, which was stopped then.
+async fn take_what_was_handed_over(fabric: &Fabric) -> Result<()> {
+    for position in fabric.catalog().followed(fabric.own().id).await? {
+        fabric.catalog().take_over(position.space, position).await?;
+    }
+    Ok(())
 }
 
 /// Follows one member until it is removed.
@@ -92,7 +103,8 @@ pub async fn caught_up(fabric: &Fabric, position: Position, within: Duration) ->
     loop {
         watch.borrow_and_update();
         let Some(space) = fabric.catalog().followed_space(position.space).await? else { return Ok(None) };
-        let Some(home) = space.home else { return Ok(None) };
+        // A space that was handed over to this site is nobody else's to ask about.
+        let Some(home) = space.home.filter(|home| *home != fabric.own().id) else { return Ok(None) };
         let here = space.position;
         if space.behind.is_none() && (here.term, here.seq) >= (position.term, position.seq) {
             return Ok(None);
@@ -161,6 +173,7 @@ impl Follower {
             fault = outcome.err().or(fault);
         }
         for space in homes.unwrap_or_default() {
+            self.fabric.hear(space.position);
             fault = self.begin(space).await.err().or(fault);
         }
         match fault {
@@ -173,20 +186,48 @@ impl Follower {
         }
     }
 
+    /// Tells whether the other site's claim to be the home goes over this one's: the greater term, then the smaller id.
+    fn has_won(&self, theirs: Position, ours: Position) -> bool {
+        theirs.term > ours.term || theirs.term == ours.term && self.home < self.fabric.own().id
+    }
+
+    /// Sets the rows of a space aside, which another site has become the home of while this one was away.
+    async fn give_way(&self, space: &HomeSpace, ours: Position) -> Result<()> {
+        let name = format!("set-aside-{}-term-{}.pcbak", space.name, ours.term);
+        let path = self.fabric.own().state_dir.join(name);
+        // A copy of an earlier attempt is as good.
+        if !path.exists() {
+            self.fabric.catalog().backup(&path).await?;
+        }
+        self.fabric.catalog().step_down(space.id, self.home, space.position).await?;
+        let file = path.display();
+        tracing::warn!(space = %space.name, home = %self.home, %file, "another site is the home of a space now; what was here is set aside");
+        Ok(())
+    }
+
     /// Takes up a space that is not followed yet.
     async fn begin(&self, space: HomeSpace) -> Result<()> {
-        match self.fabric.catalog().followed_space(space.id).await? {
-            Some(known) if known.home == Some(self.home) && known.behind.is_none() => Ok(()),
-            // It is at home here, or moves between others: the greater term decides.
-            Some(known) if known.position.term >= space.position.term && known.behind.is_none() => Ok(()),
-            _ => self.snapshot(space.id).await,
+        let catalog = self.fabric.catalog();
+        match catalog.followed_space(space.id).await? {
+            Some(known) if known.home == Some(self.home) && known.behind.is_none() => return Ok(()),
+            // It moves between others: the greater term decides.
+            Some(known) if known.position.term >= space.position.term && known.behind.is_none() => {
+                return Ok(());
+            }
+            Some(_) => {}
+            None => match catalog.position(space.id).await {
+                Ok(ours) if self.has_won(space.position, ours) => self.give_way(&space, ours).await?,
+                Ok(_) => return Ok(()),
+                Err(error) if error.code() == ErrorCode::SpaceNotFound => {}
+                Err(error) => return Err(error.into()),
+            },
         }
+        self.snapshot(space.id).await
     }
 
     async fn apply(&self, space: SpaceId, records: Vec<JournalRecord>) -> Result<()> {
-        if records.is_empty() {
-            return Ok(());
-        }
+        let Some(last) = records.last() else { return Ok(()) };
+        self.fabric.hear(last.position);
         let (home_name, own_name) = self.names()?;
         let records = records.into_iter().map(record).collect();
         let outcome = self.fabric.catalog().follow(space, self.home, &home_name, &own_name, records).await;

@@ -379,7 +379,8 @@ fn prepare(state_dir: &Path, config: &Config, key: SiteKey, site: SiteId) -> Res
     let certificate = SiteCertificate::new(&key, site, now)?;
     let tls = source.map(|source| ServerTls::load(source, Some(certificate.clone()), now)).transpose()?;
     let name = config.site.name.clone();
-    let own = OwnSite { id: site, name, key, certificate, urls: Vec::new() };
+    let (urls, state_dir) = (Vec::new(), state_dir.to_owned());
+    let own = OwnSite { id: site, name, key, certificate, urls, state_dir };
     Ok((Authenticator::new(issuer, verifier), record, tls, own))
 }
 

@@ -1,7 +1,7 @@
 //! `space`: the roots of the namespace.
 
 use clap::{Args, Subcommand, ValueEnum};
-use percale_api::spaces::{NewSpace, Space, SpaceChange, SpaceScope};
+use percale_api::spaces::{NewSpace, Promoted, Space, SpaceChange, SpaceScope};
 use percale_core::ObjectPath;
 use percale_core::access::Subject;
 use percale_core::path::SpaceName;
@@ -24,6 +24,10 @@ pub enum SpaceCommand {
     Show(ShowArgs),
     /// Change a space
     Set(SetArgs),
+    /// Make the site the home of a space whose home is lost
+    Promote(PromoteArgs),
+    /// Make another site the home of a space
+    MoveHome(MoveHomeArgs),
     /// Remove an empty space
     #[command(visible_alias = "rm")]
     Remove(RemoveArgs),
@@ -109,6 +113,34 @@ pub struct SetArgs {
     store: Option<String>,
 }
 
+/// `percale space promote`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Ask the site that is to become the home. What the lost home committed and this site has not heard of is lost; the answer
+says how much is known of that. If the old home comes back, it sets its rows aside and follows.
+
+Examples:
+  percale space promote climate
+  percale space promote climate --yes --json")]
+pub struct PromoteArgs {
+    /// Its name
+    name: SpaceName,
+}
+
+/// `percale space move-home`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Ask the present home. Nothing is lost; changes wait for as long as it takes, usually less than a second.
+
+Examples:
+  percale space move-home climate baltic")]
+pub struct MoveHomeArgs {
+    /// Its name
+    name: SpaceName,
+    /// The site that is to be its home
+    site: String,
+}
+
 /// `percale space remove`
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -163,6 +195,16 @@ pub async fn run(command: SpaceCommand, context: &Context) -> Result {
             let space = client.change_space(&args.name, &change).await?;
             output.one(&space, |space| space.name.to_string(), show)
         }
+        SpaceCommand::Promote(args) => {
+            let question =
+                format!("Make this site the home of {}? What it has not heard of is lost.", args.name);
+            context.confirm(&question)?;
+            output.one(&client.promote_space(&args.name).await?, |made| made.position.clone(), promoted)
+        }
+        SpaceCommand::MoveHome(args) => {
+            let made = client.move_space(&args.name, &args.site).await?;
+            output.one(&made, |made| made.position.clone(), promoted)
+        }
         SpaceCommand::Remove(args) => {
             context.confirm(&format!("Remove the space {}?", args.name))?;
             client.remove_space(&args.name).await?;
@@ -172,14 +214,29 @@ pub async fn run(command: SpaceCommand, context: &Context) -> Result {
     }
 }
 
+fn promoted(made: &Promoted) -> String {
+    let mut lines = vec![
+        format!("space     {}", made.space),
+        format!("home      {}", made.home),
+        format!("position  {}", made.position),
+        format!("before    {}", made.before),
+    ];
+    if let Some(heard) = &made.heard {
+        lines.push(format!("heard of  {heard}"));
+    }
+    lines.push(format!("lost      {} records that are known of", made.lost));
+    lines.join("\n")
+}
+
 fn show(space: &Space) -> String {
     format!(
-        "space     {}\nid        {}\nowner     {}\nscope     {}\nstore     {}\ncreated   {} UTC\nposition  {}",
+        "space     {}\nid        {}\nowner     {}\nscope     {}\nstore     {}\nhome      {}\ncreated   {} UTC\nposition  {}",
         space.name,
         space.id,
         space.owner,
         word(&space.scope),
         space.store.as_deref().unwrap_or("-"),
+        space.home,
         time(space.created),
         space.position,
     )

@@ -113,7 +113,11 @@ fn changed(method: &Method, uri: &Uri) -> Option<About> {
 /// Those of the catalog; `site_refused` if the home is no member any more.
 pub(crate) async fn home_of(app: &AppState, space: &SpaceName) -> Result<Option<Arc<Member>>> {
     match app.catalog.space(&system_caller(), space).await {
-        Ok(space) => Ok(space.home.map(|home| app.fabric.member(home)).transpose()?),
+        Ok(space) => {
+            // A space that was just handed over to this site is nobody else's.
+            let home = space.home.filter(|home| *home != app.site.id);
+            Ok(home.map(|home| app.fabric.member(home)).transpose()?)
+        }
         // Whoever answers says so.
         Err(error) if matches!(error.code(), ErrorCode::SpaceNotFound | ErrorCode::NotFound) => Ok(None),
         Err(error) => Err(error.into()),

@@ -23,7 +23,7 @@ use percale_catalog::{
 use percale_core::access::{Caller, Identity, Issuer};
 use percale_core::ids::{SpaceId, VersionId};
 use percale_core::{ErrorCode, Position, Timestamp};
-use percale_federation::{Member, reverse, roster};
+use percale_federation::{Member, follow, reverse, roster};
 use tokio::time::Instant;
 
 use super::auth::Session;
@@ -40,6 +40,8 @@ const RECORDS: usize = 32;
 const SPACES: usize = 16;
 /// Positions in one question.
 const MAX_POSITIONS: usize = 10_000;
+/// How long a new home waits for the record of the hand-over.
+const TAKE_OVER_WITHIN: Duration = Duration::from_secs(20);
 
 pub(super) fn routes() -> Router<AppState> {
     Router::new()
@@ -50,6 +52,7 @@ pub(super) fn routes() -> Router<AppState> {
         .route("/v1/peer/trees/{space}/{version}", get(tree))
         .route("/v1/peer/publish", post(publish))
         .route("/v1/peer/copies", post(copies))
+        .route("/v1/peer/take-over", post(take_over))
         .route("/v1/peer/control", get(control))
         .route("/v1/peer/reverse", get(reverse_connection))
 }
@@ -308,6 +311,29 @@ async fn copies(
     }
     let lost = || Outcome::Failed(ApiError::internal("a report has no answer").to_problem());
     Ok(Json(CopyAnswers { items: answers.into_iter().map(|answer| answer.unwrap_or_else(lost)).collect() }))
+}
+
+/// Makes this site the home of a space that its home hands over.
+async fn take_over(
+    State(app): State<AppState>,
+    _site: PeerSite,
+    Json(position): Json<Position>,
+) -> Result<Json<Position>> {
+    // The record that says so comes by the journal.
+    if follow::caught_up(&app.fabric, position, TAKE_OVER_WITHIN).await?.is_some() {
+        let detail = "this site's follower did not reach the position of the hand-over in time";
+        return Err(ApiError::new(ErrorCode::SiteUnavailable, detail));
+    }
+    let promoted = match app.catalog.take_over(position.space, position).await {
+        Ok(promoted) => promoted,
+        // The answer to an earlier request was lost.
+        Err(error) if error.code() == ErrorCode::AlreadyExists => {
+            return Ok(Json(app.catalog.position(position.space).await?));
+        }
+        Err(error) => return Err(error.into()),
+    };
+    tracing::info!(space = %position.space, position = %promoted.position, "this site is the home of a space now");
+    Ok(Json(promoted.position))
 }
 
 async fn control(

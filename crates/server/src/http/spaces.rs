@@ -4,9 +4,11 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, StatusCode, Uri, header};
 use percale_api::Page;
-use percale_api::spaces::{NewSpace, Space, SpaceChange, SpaceScope};
+use percale_api::spaces::{NewHome, NewSpace, Promoted, Space, SpaceChange, SpaceScope};
+use percale_core::Position;
 use percale_core::access::Subject;
 use percale_core::ids::StoreId;
+use percale_federation::{Acting, Member};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -18,11 +20,11 @@ use super::{header_value, position_header};
 use crate::{ApiError, AppState, Result};
 
 pub(super) fn routes() -> OpenApiRouter<AppState> {
-    OpenApiRouter::new().routes(routes!(list_spaces, create_space)).routes(routes!(
-        get_space,
-        change_space,
-        remove_space
-    ))
+    OpenApiRouter::new()
+        .routes(routes!(list_spaces, create_space))
+        .routes(routes!(get_space, change_space, remove_space))
+        .routes(routes!(promote_space))
+        .routes(routes!(move_space))
 }
 
 /// The names of the site's stores, for telling them instead of ids.
@@ -30,7 +32,12 @@ async fn stores(app: &AppState) -> Result<Vec<percale_catalog::Store>> {
     Ok(app.catalog.stores().await?)
 }
 
-fn describe(space: percale_catalog::Space, stores: &[percale_catalog::Store]) -> Space {
+fn describe(app: &AppState, space: percale_catalog::Space, stores: &[percale_catalog::Store]) -> Space {
+    let home = match space.home {
+        None => app.site.name.clone(),
+        // A site that was removed is told by its id.
+        Some(id) => app.fabric.member(id).map_or_else(|_| id.to_string(), |site| site.name.clone()),
+    };
     let store = space.store.and_then(|id| stores.iter().find(|store| store.id == id));
     Space {
         id: space.id,
@@ -42,6 +49,7 @@ fn describe(space: percale_catalog::Space, stores: &[percale_catalog::Store]) ->
             percale_catalog::SpaceScope::Public => SpaceScope::Public,
         },
         store: store.map(|store| store.name.clone()),
+        home,
         position: space.position.to_string(),
         created: space.created,
     }
@@ -67,7 +75,7 @@ fn store_id(stores: &[percale_catalog::Store], name: &str) -> Result<StoreId> {
 async fn list_spaces(State(app): State<AppState>, Auth(caller): Auth, uri: Uri) -> Result<Response> {
     let stores = stores(&app).await?;
     let spaces = app.catalog.spaces(&caller).await?;
-    Ok(page(&uri, spaces.into_iter().map(|space| describe(space, &stores)).collect(), None))
+    Ok(page(&uri, spaces.into_iter().map(|space| describe(&app, space, &stores)).collect(), None))
 }
 
 /// Makes a space. For administrators.
@@ -88,7 +96,7 @@ async fn create_space(
             let owner = owner.ok_or_else(|| ApiError::invalid("a space needs an owner"))?;
             let new = percale_catalog::NewSpace { name: new.name, owner, scope: scope(new.scope), store };
             let space = app.catalog.create_space(&caller, new).await?;
-            Ok(Made { status: StatusCode::CREATED, body: describe(space, &stores) })
+            Ok(Made { status: StatusCode::CREATED, body: describe(&app, space, &stores) })
         }
     };
     let (made, replayed) = once(&app, &caller, &headers, ("/v1/spaces", &new), work).await?;
@@ -105,7 +113,7 @@ async fn get_space(
 ) -> Result<Response> {
     let space = app.catalog.space(&caller, &name).await?;
     let position = position_header(space.position);
-    Ok((position, Json(describe(space, &stores(&app).await?))).into_response())
+    Ok((position, Json(describe(&app, space, &stores(&app).await?))).into_response())
 }
 
 /// Changes a space. Needs `manage` on its root; another store needs an administrator.
@@ -125,7 +133,7 @@ async fn change_space(
     };
     let space = app.catalog.update_space(&caller, &name, change).await?;
     app.stores.forget_space(&name);
-    Ok((position_header(space.position), Json(describe(space, &stores))).into_response())
+    Ok((position_header(space.position), Json(describe(&app, space, &stores))).into_response())
 }
 
 /// Removes an empty space. For administrators.
@@ -138,4 +146,91 @@ async fn remove_space(
     app.catalog.remove_space(&caller, &name).await?;
     app.stores.forget_space(&name);
     Ok(StatusCode::NO_CONTENT)
+}
+
+/// Makes this site the home of a space whose home is lost. For administrators.
+///
+/// What the old home committed and this site has not heard of is lost. If the old home comes back, it follows this one.
+#[utoipa::path(post, path = "/v1/spaces/{space}/promote", tag = "spaces", params(("space" = String, Path, description = "the space's name")), responses((status = 200, description = "what became of it", body = Promoted)))]
+async fn promote_space(
+    State(app): State<AppState>,
+    session: Session,
+    SpaceParam(name): SpaceParam,
+) -> Result<Json<Promoted>> {
+    session.require_admin("promoting a space")?;
+    let space = app.catalog.space(&crate::app::system_caller(), &name).await?;
+    let heard = app.fabric.heard(space.id);
+    let promoted = app.catalog.promote(space.id).await?;
+    app.stores.forget_space(&name);
+    let lost = heard
+        .filter(|heard| heard.term == promoted.before.term)
+        .map_or(0, |heard| heard.seq.saturating_sub(promoted.before.seq));
+    tracing::warn!(space = %name, position = %promoted.position, lost, "this site is the home of the space now");
+    Ok(Json(Promoted {
+        space: name,
+        home: app.site.name.clone(),
+        position: promoted.position.to_string(),
+        before: promoted.before.to_string(),
+        heard: heard.map(|heard| heard.to_string()),
+        lost,
+    }))
+}
+
+/// Makes another site the home of a space that is at home here; nothing is lost. For administrators.
+#[utoipa::path(post, path = "/v1/spaces/{space}/home", tag = "spaces", params(("space" = String, Path, description = "the space's name")), request_body = NewHome, responses((status = 200, description = "what became of it", body = Promoted)))]
+async fn move_space(
+    State(app): State<AppState>,
+    session: Session,
+    SpaceParam(name): SpaceParam,
+    Json(to): Json<NewHome>,
+) -> Result<Json<Promoted>> {
+    session.require_admin("moving a space")?;
+    let space = app.catalog.space(&crate::app::system_caller(), &name).await?;
+    let member = app.fabric.named(&to.site)?;
+    if member.id == app.site.id {
+        return Err(ApiError::invalid(format!(
+            "the space {name} is to move to the site where it is asked for"
+        )));
+    }
+    let before = app.catalog.hand_over(space.id, member.id).await?;
+    app.stores.forget_space(&name);
+    let mut asked = ask_to_take_over(&app, &member, before).await;
+    for _ in 0..2 {
+        if asked.as_ref().err().is_none_or(|error| !error.is_retryable()) {
+            break;
+        }
+        // Asked again, it answers the same.
+        asked = ask_to_take_over(&app, &member, before).await;
+    }
+    match asked {
+        Ok(position) => Ok(Json(Promoted {
+            space: name,
+            home: member.name.clone(),
+            position: position.to_string(),
+            before: before.to_string(),
+            heard: None,
+            lost: 0,
+        })),
+        Err(error) if error.is_retryable() => {
+            let what = format!(
+                "it is not known whether {} took the space {name}, which nobody can change until it has; \
+                 `percale space promote {name}` here takes it back",
+                member.name
+            );
+            Err(ApiError::from(error).context(what))
+        }
+        Err(error) => {
+            app.catalog.promote(space.id).await?;
+            let what = format!("the space {name} stays here, since {} does not take it", member.name);
+            Err(ApiError::from(error).context(what))
+        }
+    }
+}
+
+async fn ask_to_take_over(
+    app: &AppState,
+    member: &Member,
+    position: Position,
+) -> percale_federation::Result<Position> {
+    Ok(app.fabric.client(member.id, &Acting::Site)?.peer_take_over(position).await?)
 }

@@ -7,6 +7,7 @@ mod common;
 
 mod fabric;
 mod faults;
+mod homes;
 mod joining;
 mod liar;
 mod namespace;
