@@ -125,7 +125,8 @@ impl Catalog {
     }
 
     /// Returns a hash over the rows of a space that its home and its followers have equal at equal positions, with users
-    /// as the home calls them. Not in it: when copies were checked, former versions without copies, ids not given out.
+    /// as the home calls them. Not in it: when copies were checked, former versions without copies, ids not given out. While
+    /// reports wait in an outbox, states and roots differ.
     ///
     /// # Errors
     /// `SpaceNotFound`; `NotFound` if the roster does not have the home.

@@ -366,10 +366,51 @@ async fn stores_of_other_sites_are_learned(home: Site) {
     pair.own.assert_sound().await;
 }
 
+async fn a_rewritten_native_file_leaves_old_copies_elsewhere(home: Site) {
+    let native = home.catalog.add_store(new_store("native", StoreLayout::Native)).await.unwrap().id;
+    let pair = Pair::of(home).await;
+    let at = "/lab/run/x".to_owned();
+    let report = async |version, store, state, root| {
+        let report = ReplicaReport {
+            space: pair.space(),
+            version,
+            store,
+            state,
+            generation: None,
+            root,
+            is_checked: true,
+        };
+        pair.home.catalog.report_replicas(&pair.home.admin, vec![report]).await.pop().unwrap().unwrap();
+    };
+    step(&pair, native, 1, &Op::Put(at.clone(), true)).await;
+    step(&pair, native, 2, &Op::Copy(at.clone())).await;
+    let old = pair.home.version(&at).await;
+    step(&pair, native, 3, &Op::Rewrite(at.clone())).await;
+    pair.catch_up(1).await;
+    pair.assert_same().await;
+    let former = pair.own.catalog.open_object(&pair.own.admin, &path(&at), Some(old)).await.unwrap();
+    let states: Vec<_> = former.replicas.iter().map(|copy| (copy.store, copy.state)).collect();
+    assert_eq!(states, [(pair.home.store, ReplicaState::Stale)]);
+    // What becomes known of both is known there too.
+    let new = pair.home.version(&at).await;
+    report(new, native, ReplicaState::Good, Some(root(3))).await;
+    report(old, pair.home.store, ReplicaState::Suspect, None).await;
+    pair.catch_up(1).await;
+    pair.assert_same().await;
+    let content = pair.own.stat(&at).await.unwrap().content.unwrap();
+    assert_eq!((content.version, content.root), (new, Some(root(3))));
+    // All of it goes with the object, and nothing of that is garbage here.
+    pair.home.remove("/lab/run", true).await.unwrap();
+    pair.catch_up(1).await;
+    pair.assert_same().await;
+    assert_eq!(pair.own.collect().await, []);
+}
+
 on_both!(
     a_follower_answers_as_its_home_and_changes_nothing,
     a_name_that_another_space_has_is_refused_by_name,
     a_removed_space_is_removed_here,
     two_servers_that_follow_at_once_are_one,
     stores_of_other_sites_are_learned,
+    a_rewritten_native_file_leaves_old_copies_elsewhere,
 );

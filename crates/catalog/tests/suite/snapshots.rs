@@ -196,9 +196,35 @@ async fn large_snapshots_come_in_pieces_as_of_one_moment(home: Site) {
     pair.assert_same().await;
 }
 
+async fn two_snapshots_at_a_time_leave_room_for_others(home: Site) {
+    let pair = Pair::of(home).await;
+    pair.home.put_many(&(0..8000).map(|n| format!("/lab/{n}")).collect::<Vec<_>>()).await;
+    let (catalog, space) = (pair.home.catalog.clone(), pair.space());
+    let begin = async || {
+        let mut snapshot = catalog.snapshot(space).await.unwrap();
+        snapshot.next().await.unwrap().unwrap();
+        snapshot
+    };
+    // Begun, and more than waits for the reader is left.
+    let (first, _second) = (begin().await, begin().await);
+    let third = begin();
+    tokio::pin!(third);
+    for n in 0..10 {
+        let others = async { pair.home.put(&format!("/lab/{n}"), n).await };
+        tokio::select! {
+            biased;
+            _ = &mut third => panic!("three are written at once"),
+            _ = others => {}
+        }
+    }
+    drop(first);
+    third.await;
+}
+
 on_both!(
     damaged_snapshots_change_nothing,
     a_snapshot_that_contradicts_itself_changes_nothing,
     snapshots_of_other_homes_and_older_terms_are_refused,
     large_snapshots_come_in_pieces_as_of_one_moment,
+    two_snapshots_at_a_time_leave_room_for_others,
 );
