@@ -2,7 +2,7 @@
 
 use percale_core::access::{Caller, Identity};
 use percale_core::digest::Digest;
-use percale_core::ids::{EntryId, SiteId, SpaceId, StoreId, VersionId};
+use percale_core::ids::{EntryId, SiteId, SpaceId, StoreId, TaskId, VersionId};
 use percale_core::path::SpaceName;
 use percale_core::state::ReplicaState;
 use percale_core::tree::RootHash;
@@ -13,6 +13,7 @@ use uuid::Uuid;
 
 use crate::Problem;
 use crate::spaces::{Layout, StoreState};
+use crate::tasks::NewTask;
 
 /// Whether a site takes part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -374,4 +375,104 @@ pub enum CopyAnswer {
 pub struct CopyAnswers {
     /// The answers.
     pub items: Vec<Outcome<CopyAnswer>>,
+}
+
+/// Gives a task of a user to the site where it is to run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HandOver {
+    /// The id that it is to have.
+    pub id: TaskId,
+    /// What it is to do.
+    pub task: NewTask,
+    /// The user's delegation for this task at that site, as the site that asks has signed it.
+    pub delegation: String,
+    /// The user's idempotency key.
+    #[serde(default)]
+    pub idempotency_key: Option<String>,
+}
+
+/// A copy of a version on a store of the asking site.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OwnCopy {
+    /// The space.
+    pub space: SpaceId,
+    /// The version.
+    pub version: VersionId,
+    /// The store.
+    pub store: StoreId,
+}
+
+/// Asks the home to let copies at the asking site go.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Evict {
+    /// The copies; at most [`MAX_COPIES`].
+    pub items: Vec<OwnCopy>,
+}
+
+/// Most copies in one request to evict or check.
+pub const MAX_COPIES: usize = 1000;
+
+/// What became of copies that were to be let go, in their order: the journal behind the removal, or nothing for one that
+/// was no copy.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct EvictAnswers {
+    /// The answers.
+    pub items: Vec<Outcome<Option<Position>>>,
+}
+
+/// A version.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VersionOf {
+    /// The space.
+    pub space: SpaceId,
+    /// The version.
+    pub version: VersionId,
+}
+
+/// Asks a site to read and hash its copies of versions.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CheckCopies {
+    /// The versions; at most [`MAX_COPIES`].
+    pub items: Vec<VersionOf>,
+    /// The user's delegation to that site, with which it replaces what is damaged or lost. Nothing is replaced without.
+    #[serde(default)]
+    pub repair: Option<String>,
+}
+
+/// A copy that was read and hashed: a line of the answer to [`CheckCopies`]. Empty lines only say that the work goes on; the
+/// last line is [`CheckLine::End`].
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CheckLine {
+    /// One copy.
+    Copy {
+        /// The number of its version in the request.
+        item: usize,
+        /// The store.
+        store: StoreId,
+        /// The bytes that were read, or what is wrong.
+        outcome: Outcome<Checked>,
+    },
+    /// A version that could not be looked at.
+    Version {
+        /// Its number in the request.
+        item: usize,
+        /// Why.
+        problem: Problem,
+    },
+    /// All were looked at.
+    End {
+        /// The lines before this one.
+        lines: usize,
+    },
+}
+
+/// What was found of a good copy.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Checked {
+    /// Bytes that were read.
+    pub bytes: u64,
+    /// Whether it was made anew, since what was there was damaged or lost.
+    #[serde(default)]
+    pub is_repaired: bool,
 }

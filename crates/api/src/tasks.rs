@@ -11,11 +11,14 @@ use utoipa::ToSchema;
 #[serde(rename_all = "snake_case", tag = "kind")]
 #[non_exhaustive]
 pub enum TaskSpec {
-    /// Reads every replica under a path and hashes it.
+    /// Reads every replica under a path and hashes it, those of other sites by asking these.
     Verify {
         /// What to look at.
         #[schema(value_type = String)]
         path: ObjectPath,
+        /// Whether copies that are damaged or lost are replaced from good ones. Default no.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        repair: bool,
     },
     /// Removes an entry and all below it.
     Delete {
@@ -31,6 +34,25 @@ pub enum TaskSpec {
         /// Where to; must not exist.
         #[schema(value_type = String)]
         to: ObjectPath,
+    },
+    /// Makes a copy of every object under a path at a site, of those that have no good one there.
+    Replicate {
+        /// What to copy.
+        #[schema(value_type = String)]
+        path: ObjectPath,
+        /// The name of the site that gets the copies.
+        to: String,
+        /// The name of the site whose copies are read first; others are read where it has none that is good.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        from: Option<String>,
+    },
+    /// Removes the copies of a site of every object under a path, except the last good one of each.
+    Evict {
+        /// What to remove the copies of.
+        #[schema(value_type = String)]
+        path: ObjectPath,
+        /// The name of the site whose copies are removed.
+        from: String,
     },
 }
 

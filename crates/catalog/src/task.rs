@@ -28,10 +28,10 @@ const MAX_PAGE: usize = 1000;
 
 /// Tasks (docs/design/tasks.md). A task is its owner's and the administrators'; to all others it does not exist.
 impl Catalog {
-    /// Submits a task, or returns the one that was submitted with the same idempotency key.
+    /// Submits a task, or returns the one that was submitted with the same idempotency key or id.
     ///
     /// # Errors
-    /// `Denied` for somebody who did not sign in.
+    /// `InvalidRequest` for somebody who did not sign in, `Conflict` if the id is another owner's task.
     pub async fn submit_task(&self, caller: &Caller, new: NewTask) -> Result<Task> {
         self.change(Submit { caller: caller.clone(), new }).await
     }
@@ -174,9 +174,18 @@ impl Change for Submit {
         {
             return Ok(first);
         }
+        if let Some(id) = new.id
+            && let Some(first) = task::by_id(batch.tx, id, Lock::None).await?
+        {
+            if actor(&first.caller) == owner {
+                return Ok(first);
+            }
+            let message = format!("the id {id} is another's task");
+            return Err(Error::new(ErrorKind::Conflict { version: None }, message));
+        }
         let now = batch.now();
         let task = Task {
-            id: TaskId::new(),
+            id: new.id.unwrap_or_else(TaskId::new),
             kind: new.kind.clone(),
             state: TaskState::Queued,
             caller: caller.clone(),

@@ -1,8 +1,12 @@
 //! Calls between sites (`docs/design/federation.md`).
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use percale_api::media;
-use percale_api::peer::{Changed, Changes, CopyAnswers, CopyReports, Join, Publish, PublishAnswer, Roster};
+use percale_api::peer::{
+    Changed, Changes, CheckCopies, CheckLine, CopyAnswers, CopyReports, Evict, EvictAnswers, HandOver, Join,
+    Publish, PublishAnswer, Roster,
+};
+use percale_api::tasks::Task;
 use percale_core::ids::{SpaceId, VersionId};
 use percale_core::tree::HashTree;
 use percale_core::{ErrorCode, Position};
@@ -30,6 +34,60 @@ impl SnapshotStream {
     pub async fn next(&mut self) -> crate::Result<Option<Bytes>> {
         self.client.piece("read a snapshot", &mut self.response).await
     }
+}
+
+const CHECK: &str = "check copies at another site";
+/// Longest line of a check: a problem with a long path in it.
+const MAX_LINE_BYTES: usize = 64 << 10;
+
+/// What a site finds of its copies, as it finds it.
+#[derive(Debug)]
+pub struct CheckStream {
+    client: Client,
+    response: Response,
+    buffer: BytesMut,
+    lines: usize,
+}
+
+impl CheckStream {
+    /// Returns the next line, or nothing behind the last one. A stream that was cut is an error.
+    ///
+    /// # Errors
+    /// As above; the connection broke or stood still.
+    pub async fn next(&mut self) -> crate::Result<Option<CheckLine>> {
+        loop {
+            while let Some(end) = self.buffer.iter().position(|byte| *byte == b'\n') {
+                let line = self.buffer.split_to(end + 1);
+                if line.trim_ascii().is_empty() {
+                    continue;
+                }
+                let line = serde_json::from_slice(&line).map_err(|error| {
+                    let detail = format!("a line of the answer is not understood: {error}");
+                    Error::new(ErrorKind::Protocol, ErrorCode::Internal, CHECK, detail).with_source(error)
+                })?;
+                return match line {
+                    CheckLine::End { lines } if lines == self.lines => Ok(None),
+                    CheckLine::End { .. } => Err(cut("lines of the answer are missing")),
+                    line => {
+                        self.lines += 1;
+                        Ok(Some(line))
+                    }
+                };
+            }
+            if self.buffer.len() > MAX_LINE_BYTES {
+                let detail = "a line of the answer is too long";
+                return Err(Error::new(ErrorKind::Protocol, ErrorCode::Internal, CHECK, detail));
+            }
+            match self.client.piece(CHECK, &mut self.response).await? {
+                Some(piece) => self.buffer.extend_from_slice(&piece),
+                None => return Err(cut("the answer ended before all was looked at")),
+            }
+        }
+    }
+}
+
+fn cut(detail: &str) -> Error {
+    Error::new(ErrorKind::Connection, ErrorCode::SiteUnavailable, CHECK, detail)
 }
 
 impl Client {
@@ -86,6 +144,34 @@ impl Client {
     pub async fn peer_copies(&self, copies: &CopyReports) -> crate::Result<CopyAnswers> {
         let call = Call::new("report copies to the home site", Method::POST, "/v1/peer/copies").json(copies);
         self.json(call.repeat(Repeat::Safe)).await
+    }
+
+    /// Gives a task to the site where it is to run. The same task again is answered with the first one.
+    ///
+    /// # Errors
+    /// As the site answers.
+    pub async fn peer_hand_over(&self, task: &HandOver) -> crate::Result<Task> {
+        let call = Call::new("submit a task at another site", Method::POST, "/v1/peer/tasks").json(task);
+        self.json(call.repeat(Repeat::Safe)).await
+    }
+
+    /// Asks the home to let copies go that lie here.
+    ///
+    /// # Errors
+    /// As [`Client::peer_publish`].
+    pub async fn peer_evict(&self, copies: &Evict) -> crate::Result<EvictAnswers> {
+        let call = Call::new("let copies go at the home site", Method::POST, "/v1/peer/evict").json(copies);
+        self.json(call.repeat(Repeat::Safe)).await
+    }
+
+    /// Asks a site to read and hash its copies. The answer comes as the work goes on.
+    ///
+    /// # Errors
+    /// As the site answers.
+    pub async fn peer_check(&self, copies: &CheckCopies) -> crate::Result<CheckStream> {
+        let call = Call::new(CHECK, Method::POST, "/v1/peer/check").json(copies);
+        let response = self.open_once(call).await?;
+        Ok(CheckStream { client: self.clone(), response, buffer: BytesMut::new(), lines: 0 })
     }
 
     /// Fetches the hash tree of a version that the site has.

@@ -10,9 +10,9 @@ use percale_api::fields;
 use percale_catalog::{Catalog, PeerState};
 use percale_client::{Client, ClientOptions, RetryPolicy};
 use percale_core::access::Caller;
-use percale_core::ids::{SiteId, SpaceId, TokenId};
+use percale_core::ids::{SiteId, SpaceId, TaskId, TokenId};
 use percale_core::{ErrorCode, Position, Timestamp};
-use percale_trust::signed::Statement;
+use percale_trust::signed::{Delegation, MAX_DELEGATION_LIFE, Statement};
 use percale_trust::tls::{SiteCertificate, site_client_config};
 use percale_trust::{SiteKey, SitePublicKey};
 
@@ -22,6 +22,8 @@ use crate::roster::{self, Member, Roster};
 
 /// How long a statement is good: a request is answered, or begins its body, well within.
 const STATEMENT_LIFE: Duration = Duration::from_secs(120);
+/// How long a delegation is good whose task has no deadline.
+pub const DELEGATION_LIFE: Duration = Duration::from_secs(7 * 24 * 3600);
 /// Streams of one bulk transfer between sites.
 const STREAMS: usize = 4;
 
@@ -402,6 +404,28 @@ impl Fabric {
         };
         insert(fields::STATEMENT, &statement.sign(&own.key)?)?;
         Ok(headers)
+    }
+
+    /// Signs what lets a task at another site act for a user of this one, who is named as this site knows it. Returns
+    /// the text and when it ends: at the deadline, or after [`DELEGATION_LIFE`], but within
+    /// [`MAX_DELEGATION_LIFE`].
+    ///
+    /// # Errors
+    /// `invalid_request` for a caller without a user or scopes.
+    pub fn delegate(
+        &self,
+        task: TaskId,
+        holder: &Member,
+        caller: &Caller,
+        deadline: Option<Timestamp>,
+    ) -> Result<(String, Timestamp)> {
+        let own = self.own();
+        let now = Timestamp::now();
+        let life = deadline.map_or(DELEGATION_LIFE, |deadline| deadline.since(now));
+        let caller = caller.seen(&own.name, &holder.name);
+        let life = life.min(MAX_DELEGATION_LIFE);
+        let delegation = Delegation::new(own.id, task, holder.id, caller, now, life);
+        Ok((delegation.sign(&own.key)?, delegation.expires))
     }
 
     /// Returns the client that holds the connections to a member.

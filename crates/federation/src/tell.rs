@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use percale_api::Problem;
 use percale_api::peer::{self, CopyReport, CopyReports, Outcome};
 use percale_catalog::{
     Arrival, ArrivalBody, ArrivalEnd, ArrivalId, ArrivalState, OutboxDone, ReportAnswer, ToldArrival,
@@ -42,6 +43,26 @@ pub async fn run(fabric: Fabric, wake: Wake, stopping: CancellationToken) {
             () = stopping.cancelled() => return,
         }
     }
+}
+
+/// Sends what waits now: what is told afterwards is told behind it.
+///
+/// # Errors
+/// No home could be reached; what waits stays, and is sent again.
+pub async fn flush(fabric: &Fabric) -> Result<()> {
+    while once(fabric).await? {}
+    Ok(())
+}
+
+/// What a home answered about a further copy.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Told {
+    /// It is a copy now, by the record before this position of the home's journal.
+    Noted(Position),
+    /// It is not needed: the version is gone, or the store has another copy of it. It becomes garbage.
+    NotWanted,
+    /// The home does not take it, for example since it has other bytes than the version. It becomes garbage.
+    Refused(Problem),
 }
 
 /// Sends one batch of states; tells whether more may wait.
@@ -120,9 +141,8 @@ async fn ask(
     }
 }
 
-/// Tells a home about copies that are good and durable here, and notes its answers. The outcomes are in the order of the
-/// arrivals: where the home's journal says of it, or nothing for one that is not wanted and becomes garbage. What is no
-/// further copy, is not written yet or was told before is passed over, as nothing.
+/// Tells a home about copies that are good and durable here, and notes its answers, which are in the order of the
+/// arrivals. What is no further copy, is not written yet or was told before is passed over, as nothing.
 ///
 /// # Errors
 /// The home could not be reached, or has trouble: the arrivals stay, and are told again.
@@ -131,8 +151,8 @@ pub async fn tell_copies(
     home: SiteId,
     acting: &Acting,
     arrivals: &[Arrival],
-) -> Result<Vec<Option<Position>>> {
-    let mut outcomes = vec![None; arrivals.len()];
+) -> Result<Vec<Option<Told>>> {
+    let mut outcomes: Vec<Option<Told>> = vec![None; arrivals.len()];
     let mut asked: Vec<(usize, ArrivalId, VersionId)> = Vec::new();
     let mut items = Vec::new();
     for (at, arrival) in arrivals.iter().enumerate() {
@@ -160,21 +180,27 @@ pub async fn tell_copies(
     let answers = ask(fabric, home, acting, items).await?;
     let (mut told, mut garbage, mut fault) = (Vec::new(), Vec::new(), None);
     for ((at, id, version), answer) in asked.into_iter().zip(answers) {
-        match answer {
+        let outcome = match answer {
             Outcome::Done(peer::CopyAnswer::Noted(position)) => {
                 told.push(ToldArrival { id, version, position });
-                if let Some(outcome) = outcomes.get_mut(at) {
-                    *outcome = Some(position);
-                }
+                Told::Noted(position)
             }
-            Outcome::Done(_) => garbage.push(id),
+            Outcome::Done(_) => {
+                garbage.push(id);
+                Told::NotWanted
+            }
             Outcome::Failed(problem) if problem.retryable => {
                 fault = Some(Error::new(ErrorCode::SiteUnavailable, problem.detail));
+                continue;
             }
             Outcome::Failed(problem) => {
                 tracing::warn!(detail = problem.detail, "a home refused a copy; its bytes are removed");
                 garbage.push(id);
+                Told::Refused(problem)
             }
+        };
+        if let Some(place) = outcomes.get_mut(at) {
+            *place = Some(outcome);
         }
     }
     let catalog = fabric.catalog();

@@ -1,4 +1,5 @@
-//! Bytes on own stores for spaces that another site orders (`docs/design/following.md`, "Own stores in other sites' spaces").
+//! Bytes on own stores of which the home of their space is told (`docs/design/following.md`, "Own stores in other sites'
+//! spaces"); further copies also where that is this site.
 //!
 //! New versions and further copies go the same way: their key is reserved, the file flushed and renamed, the arrival
 //! settled, the home told. What a server leaves in the middle is ended by whoever comes next: [`Abroad::tidy`].
@@ -10,14 +11,14 @@ use std::time::Duration;
 use percale_api::Problem;
 use percale_api::peer::{Outcome, Publication as Published, Publish, PublishCondition};
 use percale_catalog::{
-    Arrival, ArrivalBody, ArrivalEnd, ArrivalId, ArrivalState, Catalog, Committed, Condition, NewArrival,
-    Publication, Settled, Space, TaskHolder, ToldArrival,
+    Arrival, ArrivalBody, ArrivalEnd, ArrivalId, ArrivalState, Catalog, Committed, Condition, CopyAnswer,
+    NewArrival, NewCopy, Publication, Settled, Space, TaskHolder, ToldArrival,
 };
 use percale_core::access::Caller;
 use percale_core::ids::{LeaseId, SiteId, VersionId};
 use percale_core::path::SpaceName;
 use percale_core::{ErrorCode, ObjectPath, Position};
-use percale_federation::tell::{Wake, tell_copies};
+use percale_federation::tell::{Told, Wake, tell_copies};
 use percale_federation::{Acting, Fabric, follow};
 use percale_store::{ErrorKind, FileIdentity, Publish as PublishFile, StageToken, StoreExt, StoreKey};
 
@@ -66,6 +67,15 @@ pub enum Left {
     Removed,
     /// They stay under the lease of their upload, whose client asks again.
     ToUpload,
+}
+
+/// What became of a further copy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Copied {
+    /// It has a name, by the record before this position of the space's journal.
+    At(Position),
+    /// It is not needed: the version is gone, or its store has another copy of it.
+    NotWanted,
 }
 
 impl Abroad {
@@ -171,14 +181,17 @@ impl Abroad {
         outcomes
     }
 
-    /// Makes further copies of versions in a space of another home, each with its own outcome: whether it was wanted.
-    /// Copies whose home could not be told stay, and are told later.
+    /// Makes further copies of versions of a space, each with its own outcome. Copies whose home could not be told stay, and
+    /// are told later.
+    ///
+    /// # Cancellation
+    /// Not to be dropped: what is under way then stays until the server ends. Spawn it.
     pub async fn copies(
         &self,
         holder: TaskHolder,
         space: &Space,
         copies: Vec<(ObjectPath, VersionId, StagedContent)>,
-    ) -> Vec<Result<bool>> {
+    ) -> Vec<Result<Copied>> {
         let wanted = copies.into_iter().map(|(path, version, content)| {
             let body = ArrivalBody::Copy { size: content.tree.size(), root: content.tree.root() };
             Landing { space: space.clone(), path, version: Some(version), content, body }
@@ -186,32 +199,72 @@ impl Abroad {
         let landed = self.land(holder, wanted.collect(), Left::Removed).await;
         let arrivals: Vec<Arrival> =
             landed.iter().filter_map(|landed| Some(landed.as_ref().ok()?.arrival.clone())).collect();
-        let told = match space.home {
-            Some(home) => tell_copies(&self.fabric, home, &Acting::Site, &arrivals).await,
-            None => Ok(vec![None; arrivals.len()]),
-        };
-        let mut answers = match told {
-            Ok(told) => told.into_iter().map(|answer| Ok(answer.is_some())).collect::<Vec<_>>(),
-            Err(error) => {
-                let error = ApiError::from(error);
-                arrivals.iter().map(|_| Err(error.clone())).collect()
-            }
+        let mut answers = match space.home {
+            Some(home) => match tell_copies(&self.fabric, home, &Acting::Site, &arrivals).await {
+                Ok(told) => told.into_iter().map(copied).collect(),
+                Err(error) => {
+                    let error = ApiError::from(error);
+                    arrivals.iter().map(|_| Err(error.clone())).collect()
+                }
+            },
+            None => self.tell_own(&arrivals).await,
         }
         .into_iter();
         let mut outcomes = Vec::with_capacity(landed.len());
         for landed in landed {
             outcomes.push(match landed {
                 Ok(landed) => {
-                    if let Some(version) = landed.arrival.version {
+                    let answer = answers.next().unwrap_or_else(|| Err(lost()));
+                    if let (Some(version), Ok(Copied::At(_))) = (landed.arrival.version, &answer) {
                         self.keep_tree(&landed, version).await;
                     }
                     self.let_go(landed.arrival.id);
-                    answers.next().unwrap_or_else(|| Err(lost()))
+                    answer
                 }
                 Err(error) => Err(error),
             });
         }
         self.tell.notify_one();
+        outcomes
+    }
+
+    /// Step 7 for copies in spaces that are at home here.
+    async fn tell_own(&self, arrivals: &[Arrival]) -> Vec<Result<Copied>> {
+        let mut copies = Vec::with_capacity(arrivals.len());
+        for arrival in arrivals {
+            if let (Some(version), ArrivalBody::Copy { root, .. }) = (arrival.version, &arrival.body) {
+                copies.push(NewCopy {
+                    id: arrival.id,
+                    space: arrival.space,
+                    version,
+                    store: arrival.store,
+                    key: arrival.key.clone(),
+                    generation: arrival.generation.clone(),
+                    root: *root,
+                });
+            }
+        }
+        let told = self.catalog.add_copies(None, &crate::app::system_caller(), copies).await;
+        let mut garbage = Vec::new();
+        let mut outcomes = Vec::with_capacity(arrivals.len());
+        for (arrival, told) in arrivals.iter().zip(told) {
+            outcomes.push(match told {
+                // The arrival has ended with it.
+                Ok(CopyAnswer::Added { position }) => Ok(Copied::At(position)),
+                Ok(CopyAnswer::Known { .. } | CopyAnswer::Gone) => {
+                    garbage.push(arrival.id);
+                    Ok(Copied::NotWanted)
+                }
+                Err(error) => {
+                    let error = ApiError::from(error);
+                    if !error.is_retryable() {
+                        garbage.push(arrival.id);
+                    }
+                    Err(error)
+                }
+            });
+        }
+        self.end(garbage, ArrivalEnd::Garbage).await;
         outcomes
     }
 
@@ -441,7 +494,12 @@ impl Abroad {
         let is_publication = |arrival: &Arrival| matches!(arrival.body, ArrivalBody::Publication(_));
         let (publications, copies): (Vec<_>, Vec<_>) = arrivals.into_iter().partition(is_publication);
         let ids = |arrivals: &[Arrival]| arrivals.iter().map(|arrival| arrival.id).collect::<Vec<_>>();
-        // Whoever orders the space now cannot be asked, or need not be: nothing can come of them any more.
+        if home.is_none() {
+            self.tell_own(&copies).await;
+            self.end(ids(&publications), ArrivalEnd::Garbage).await;
+            return Ok(());
+        }
+        // Whoever orders the space now cannot be asked: nothing can come of them any more.
         let Some(home) = home.filter(|home| self.fabric.member(*home).is_ok()) else {
             self.end(ids(&publications), ArrivalEnd::Garbage).await;
             self.end(ids(&copies), ArrivalEnd::Garbage).await;
@@ -492,7 +550,8 @@ impl Abroad {
         self.going.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
     }
 
-    fn is_going(&self, id: ArrivalId) -> bool {
+    /// Tells whether a request or task of this server has an arrival in hand.
+    pub(crate) fn is_going(&self, id: ArrivalId) -> bool {
         self.going.lock().unwrap_or_else(PoisonError::into_inner).contains(&id)
     }
 
@@ -661,6 +720,15 @@ fn to_wire(arrival: &Arrival) -> Option<Published> {
 fn committed(published: percale_api::peer::Published) -> Committed {
     let percale_api::peer::Published { path, entry, version, position, created } = published;
     Committed { path, entry, version, position, created }
+}
+
+fn copied(told: Option<Told>) -> Result<Copied> {
+    match told {
+        Some(Told::Noted(position)) => Ok(Copied::At(position)),
+        Some(Told::NotWanted) => Ok(Copied::NotWanted),
+        Some(Told::Refused(problem)) => Err(from_problem(problem)),
+        None => Err(lost()),
+    }
 }
 
 /// What a home refused, in its words.

@@ -59,8 +59,18 @@ pub struct Reader {
 pub enum Reach {
     /// From own stores only, since another site asks.
     Here,
+    /// Also from other sites, on behalf of a caller or task.
+    Fabric(Acting),
+}
+
+impl Reach {
     /// Also from other sites, on behalf of this caller.
-    Fabric(Caller),
+    pub fn of(caller: &Caller) -> Self {
+        Self::Fabric(match caller.user {
+            Some(_) => Acting::User(caller.clone()),
+            None => Acting::Site,
+        })
+    }
 }
 
 /// A version with the copies to read it from; at least one.
@@ -84,10 +94,29 @@ enum Place {
     Site { member: Arc<Member>, acting: Acting },
 }
 
+impl Copy {
+    fn site(&self) -> Option<SiteId> {
+        match &self.place {
+            Place::Store(_) => None,
+            Place::Site { member, .. } => Some(member.id),
+        }
+    }
+}
+
 impl Source {
     /// Returns the state of the copy that is read first.
     pub fn state(&self) -> ReplicaState {
         self.copies.first().map_or(ReplicaState::Good, |copy| copy.replica.state)
+    }
+
+    /// Reads the copies of a site before all others.
+    pub fn prefer(&mut self, site: SiteId) {
+        self.copies.sort_by_key(|copy| copy.site() != Some(site));
+    }
+
+    /// Returns the sites of the copies, in the order in which they are tried; nothing stands for this one.
+    pub fn sites(&self) -> impl Iterator<Item = Option<SiteId>> {
+        self.copies.iter().map(Copy::site)
     }
 
     /// Returns the store and the copy that is read first, if it is one of this site.
@@ -144,10 +173,7 @@ impl Reader {
                 let detail = format!("the copy is at site {}, not here", member.name);
                 Err(ApiError::new(ErrorCode::SiteUnavailable, detail))
             }
-            Reach::Fabric(caller) if caller.user.is_some() => {
-                Ok(Place::Site { member, acting: Acting::User(caller.clone()) })
-            }
-            Reach::Fabric(_) => Ok(Place::Site { member, acting: Acting::Site }),
+            Reach::Fabric(acting) => Ok(Place::Site { member, acting: acting.clone() }),
         }
     }
 
@@ -236,7 +262,8 @@ impl Reader {
         Ok(self.fabric.client_at(member.id, acting, Some(version.position))?)
     }
 
-    fn avoid(&self, site: SiteId) {
+    /// Puts a site last for a minute, since it failed.
+    pub(crate) fn avoid(&self, site: SiteId) {
         self.failed.lock().unwrap_or_else(PoisonError::into_inner).insert(site, Instant::now());
     }
 

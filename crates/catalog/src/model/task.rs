@@ -10,7 +10,9 @@ use serde_json::Value;
 /// Work that is to be done.
 #[derive(Debug, Clone)]
 pub struct NewTask {
-    /// What kind of work: `verify`, `delete`, `copy`.
+    /// Its id, if it has one already; else it gets one. Submitting an id again gives the first task again.
+    pub id: Option<TaskId>,
+    /// What kind of work: `verify`, `delete`, `copy`, `replicate`, `evict`.
     pub kind: String,
     /// What exactly, a JSON object whose form the kind defines.
     pub spec: Value,

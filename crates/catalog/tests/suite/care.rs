@@ -17,7 +17,7 @@ async fn fill(site: &Site, count: usize) {
     catalog.set_grant(&site.admin, &path("/lab/3"), subject("alice"), Permission::Write).await.unwrap();
     site.prepare(site.wanted("/lab/pending", Condition::New)).await.unwrap();
     let new =
-        NewTask { kind: "verify".into(), spec: serde_json::json!({}), deadline: None, idempotency_key: None };
+        NewTask { id: None, kind: "verify".into(), spec: serde_json::json!({}), deadline: None, idempotency_key: None };
     catalog.submit_task(&user("alice"), new).await.unwrap();
     let key = AnswerKey { caller: "user:alice".into(), key: "k".into() };
     catalog.remember(&key, [7; 32]).await.unwrap();

@@ -12,6 +12,7 @@ use crate::site::{HOUR, Site, kind, user};
 
 fn new(kind: &str) -> NewTask {
     NewTask {
+        id: None,
         kind: kind.into(),
         spec: json!({ "v": 1, "path": "/lab" }),
         deadline: None,

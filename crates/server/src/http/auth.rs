@@ -77,7 +77,7 @@ impl Session {
     pub fn reach(&self) -> Reach {
         match self.site {
             Some(_) => Reach::Here,
-            None => Reach::Fabric(self.caller.clone()),
+            None => Reach::of(&self.caller),
         }
     }
 
@@ -186,7 +186,7 @@ fn of_site(parts: &Parts, app: &AppState, key: &SitePublicKey) -> Result<Session
         }
     };
     let caller = match (&delegation, statement.caller) {
-        (Some(delegation), None) => delegation.caller.clone(),
+        (Some(delegation), None) => delegation.caller.seen(&signer.name, &app.site.name),
         (None, Some(caller)) => caller,
         (None, None) => Caller::anonymous(),
         (Some(_), Some(_)) => {
@@ -194,6 +194,19 @@ fn of_site(parts: &Parts, app: &AppState, key: &SitePublicKey) -> Result<Session
         }
     };
     Ok(Session { caller, token: None, site: Some(signer), delegation })
+}
+
+/// Checks a delegation to a task at this site, as it was handed over or is kept. Returns who signed it, and what it says
+/// with the user as this site names it.
+///
+/// # Errors
+/// `token_invalid`, `token_expired`; `site_refused` if the site that signed it was removed.
+pub(crate) fn delegated_here(app: &AppState, text: &str) -> Result<(Arc<Member>, Delegation)> {
+    let (signer, mut delegation) = signed(app, text, |signatory, clock| {
+        Delegation::verify(text, signatory, app.site.id, clock)
+    })?;
+    delegation.caller = delegation.caller.seen(&signer.name, &app.site.name);
+    Ok((signer, delegation))
 }
 
 /// Looks up who signed a text, and lets `verify` check it by that site's keys.

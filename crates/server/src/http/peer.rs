@@ -1,5 +1,7 @@
 //! What sites ask each other under `/v1/peer/` (`docs/design/federation.md`). Not part of the public description.
 
+mod checks;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,12 +15,13 @@ use http::request::Parts;
 use http::{HeaderValue, StatusCode, header};
 use hyper_util::rt::TokioIo;
 use percale_api::peer::{
-    Changed, Changes, CopyAnswer, CopyAnswers, CopyReport, CopyReports, HomeSpace, Join, JournalRecord,
-    Outcome, PeerStore, Publish, PublishAnswer, PublishCondition, Published, Roster, SpaceChanges,
+    Changed, Changes, CopyAnswer, CopyAnswers, CopyReport, CopyReports, Evict, EvictAnswers, HomeSpace, Join,
+    JournalRecord, MAX_COPIES, Outcome, OwnCopy, PeerStore, Publish, PublishAnswer, PublishCondition,
+    Published, Roster, SpaceChanges,
 };
 use percale_catalog::{
-    ArrivalId, Condition, NewCopy, Publication, RemotePublication, ReplicaReport, ReportAnswer, StoreLayout,
-    StoreState,
+    ArrivalId, Condition, CopyId, EvictAnswer, NewCopy, Publication, RemotePublication, ReplicaReport,
+    ReportAnswer, StoreLayout, StoreState,
 };
 use percale_core::access::{Caller, Identity, Issuer};
 use percale_core::ids::{SpaceId, VersionId};
@@ -53,6 +56,9 @@ pub(super) fn routes() -> Router<AppState> {
         .route("/v1/peer/publish", post(publish))
         .route("/v1/peer/copies", post(copies))
         .route("/v1/peer/take-over", post(take_over))
+        .route("/v1/peer/evict", post(evict))
+        .route("/v1/peer/check", post(checks::check))
+        .route("/v1/peer/tasks", post(super::tasks::hand_over))
         .route("/v1/peer/control", get(control))
         .route("/v1/peer/reverse", get(reverse_connection))
 }
@@ -264,7 +270,7 @@ async fn copies(
 ) -> Result<Json<CopyAnswers>> {
     let actor = match actor {
         Some(user) => app.authenticator.vouched_for(&site, &Caller::user(user))?.clone(),
-        None => Caller::user(Identity { issuer: Issuer::site(&site.name), name: "system".into() }),
+        None => itself(&site),
     };
     let mut answers: Vec<Option<Outcome<CopyAnswer>>> = items.iter().map(|_| None).collect();
     let (mut new, mut new_at, mut states, mut states_at) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
@@ -334,6 +340,45 @@ async fn take_over(
     };
     tracing::info!(space = %position.space, position = %promoted.position, "this site is the home of a space now");
     Ok(Json(promoted.position))
+}
+
+/// Lets copies at the asking site go, unless one is the last good one. The site decides whether its user may ask for it: it
+/// has the bytes in any case.
+async fn evict(
+    State(app): State<AppState>,
+    session: Session,
+    Json(Evict { items }): Json<Evict>,
+) -> Result<Json<EvictAnswers>> {
+    let refused = || ApiError::new(ErrorCode::SiteRefused, "only members of the fabric have copies to let go");
+    let site = session.site.as_ref().ok_or_else(refused)?;
+    require_room(items.len())?;
+    let actor = match session.caller.user {
+        Some(_) => session.caller.clone(),
+        None => itself(site),
+    };
+    let ids = items.into_iter().map(|OwnCopy { space, version, store }| CopyId { space, version, store });
+    let answers = app.catalog.remove_copies(Some(site.id), &actor, ids.collect()).await;
+    let outcome = |answer| match answer {
+        Ok(EvictAnswer::Removed { position }) => Outcome::Done(Some(position)),
+        Ok(EvictAnswer::Gone) => Outcome::Done(None),
+        Err(error) => Outcome::Failed(ApiError::from(error).to_problem()),
+    };
+    Ok(Json(EvictAnswers { items: answers.into_iter().map(outcome).collect() }))
+}
+
+fn require_room(copies: usize) -> Result<()> {
+    match copies <= MAX_COPIES {
+        true => Ok(()),
+        false => {
+            let detail = format!("more than {MAX_COPIES} copies in one request");
+            Err(ApiError::new(ErrorCode::PayloadTooLarge, detail))
+        }
+    }
+}
+
+/// Returns the caller that a site itself is.
+fn itself(site: &Member) -> Caller {
+    Caller::user(Identity { issuer: Issuer::site(&site.name), name: "system".into() })
 }
 
 async fn control(

@@ -1,8 +1,12 @@
 //! Managed tasks: submitted, watched, cancelled, tried again.
 
-use axum::extract::State;
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
 use http::{HeaderMap, StatusCode, Uri, header};
+use percale_api::peer::HandOver;
 use percale_api::tasks::{NewTask, Progress, Task, TaskItem, TaskSpec};
 use percale_api::{Page, Problem};
 use percale_catalog::TaskFilter;
@@ -10,16 +14,18 @@ use percale_core::access::{Caller, Permission, Subject};
 use percale_core::ids::TaskId;
 use percale_core::state::TaskState;
 use percale_core::{ErrorCode, ObjectPath, Timestamp};
+use percale_federation::{Acting, Member};
 use serde::Deserialize;
 use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::auth::{Auth, require_user};
+use super::auth::{Auth, Session, delegated_here, require_user};
 use super::extract::{Json, Param, Query};
 use super::paging::{Paging, limit, page};
-use super::{header_value, idempotency};
-use crate::authorize::authorize;
+use super::{forward, header_value, idempotency};
+use crate::app::system_caller;
+use crate::authorize::{authorize, limited};
 use crate::tasks::Stored;
 use crate::{ApiError, AppState, OnPath as _, Result};
 
@@ -70,11 +76,11 @@ struct TaskQuery {
     /// Only those in this state.
     #[param(value_type = Option<String>)]
     state: Option<TaskState>,
-    /// Only those of this kind: `verify`, `delete`, `copy`.
+    /// Only those of this kind: `verify`, `delete`, `copy`, `replicate`, `evict`.
     kind: Option<String>,
 }
 
-/// Lists the caller's tasks, the newest first; for an administrator those of everybody.
+/// Lists the caller's tasks that run at this site, the newest first; for an administrator those of everybody.
 #[utoipa::path(get, path = "/v1/tasks", tag = "tasks", params(TaskQuery), responses((status = 200, description = "the tasks", body = Page<Task>)))]
 async fn list_tasks(
     State(app): State<AppState>,
@@ -89,26 +95,110 @@ async fn list_tasks(
     Ok(page(&uri, items?, tasks.next))
 }
 
-/// Submits a task. The same `Idempotency-Key` gives the first task again.
+/// Submits a task. The same `Idempotency-Key` gives the first task again. A task runs where its bytes go or its space is at
+/// home; that site answers for it.
 #[utoipa::path(post, path = "/v1/tasks", tag = "tasks", request_body = NewTask, responses((status = 201, description = "the task", body = Task)))]
 async fn submit_task(
     State(app): State<AppState>,
-    Auth(caller): Auth,
+    session: Session,
     headers: HeaderMap,
     Json(new): Json<NewTask>,
 ) -> Result<Response> {
+    if session.site.is_some() {
+        let detail = "a site hands a task over at /v1/peer/tasks, with a delegation";
+        return Err(ApiError::new(ErrorCode::SiteRefused, detail));
+    }
     let key = idempotency::key(&headers)?;
-    let task = submit_new(&app, &caller, new, key).await?;
+    let task = match place_of(&app, &new.spec).await? {
+        Some(site) => to_its_site(&app, &session.caller, &site, new, key).await?,
+        None => submit_new(&app, &session.caller, new, key, None).await?,
+    };
+    Ok(created(task))
+}
+
+fn created(task: Task) -> Response {
     let location = header_value(&format!("/v1/tasks/{}", task.id));
-    Ok((StatusCode::CREATED, [(header::LOCATION, location)], Json(task)).into_response())
+    (StatusCode::CREATED, [(header::LOCATION, location)], Json(task)).into_response()
+}
+
+/// Takes a task of a user of another site, which is to run here.
+pub(super) async fn hand_over(
+    State(app): State<AppState>,
+    session: Session,
+    Json(HandOver { id, task, delegation: text, idempotency_key }): Json<HandOver>,
+) -> Result<Response> {
+    let refuse = |detail: &str| ApiError::new(ErrorCode::SiteRefused, detail);
+    let site = session.site.as_ref().ok_or_else(|| refuse("only members of the fabric hand tasks over"))?;
+    let (signer, delegation) = delegated_here(&app, &text)?;
+    if signer.id != site.id || delegation.task != id || delegation.caller.user != session.caller.user {
+        return Err(refuse("the delegation is for another task, or of another user or site"));
+    }
+    if let Some(other) = place_of(&app, &task.spec).await? {
+        let detail = format!("the task runs at site {}, and a task is handed over once", other.name);
+        return Err(refuse(&detail));
+    }
+    let handed = Handed { id, text };
+    let task = submit_new(&app, &delegation.caller, task, idempotency_key, Some(handed)).await?;
+    Ok(created(task))
+}
+
+/// What makes a task one of another site's user.
+struct Handed {
+    id: TaskId,
+    /// The delegation.
+    text: String,
+}
+
+/// Returns the other site where a task runs, or nothing if that is this one: the destination of the bytes, the site of the
+/// copies, or the home of what is removed.
+async fn place_of(app: &AppState, spec: &TaskSpec) -> Result<Option<Arc<Member>>> {
+    match spec {
+        TaskSpec::Replicate { to: site, .. } | TaskSpec::Evict { from: site, .. } => {
+            if *site == app.site.name { Ok(None) } else { Ok(Some(app.fabric.named(site)?)) }
+        }
+        TaskSpec::Delete { path } => match path.space() {
+            Some(space) => forward::home_of(app, &space).await,
+            None => Ok(None),
+        },
+        _ => Ok(None),
+    }
+}
+
+/// Gives a task to the site where it runs, with all that its user has to allow it.
+async fn to_its_site(
+    app: &AppState,
+    caller: &Caller,
+    site: &Member,
+    mut task: NewTask,
+    idempotency_key: Option<String>,
+) -> Result<Task> {
+    validate(caller, &task)?;
+    let path = match &task.spec {
+        TaskSpec::Replicate { path, .. } | TaskSpec::Evict { path, .. } | TaskSpec::Delete { path } => path,
+        _ => return Err(ApiError::internal("a task that runs where it is submitted was handed over")),
+    };
+    let allowed = limited(caller, path, Permission::Write)?;
+    let id = TaskId::new();
+    let (delegation, ends) = app.fabric.delegate(id, site, &allowed, task.deadline)?;
+    let position = match path.space() {
+        // What its user sees here is what the task begins with.
+        Some(space) => app.catalog.space(&system_caller(), &space).await.ok().map(|space| space.position),
+        None => None,
+    };
+    task.deadline = Some(task.deadline.map_or(ends, |deadline| deadline.min(ends)));
+    let client = app.fabric.client_at(site.id, &Acting::User(caller.clone()), position)?;
+    let task = client.peer_hand_over(&HandOver { id, task, delegation, idempotency_key }).await;
+    let task = task.map_err(percale_federation::Error::from)?;
+    app.tasks.note_elsewhere(task.id, site.id);
+    Ok(task)
 }
 
 /// Submits a task that another request turned into.
 pub(super) async fn submit(app: &AppState, caller: &Caller, spec: TaskSpec) -> Result<Task> {
-    submit_new(app, caller, NewTask { spec, label: None, deadline: None }, None).await
+    submit_new(app, caller, NewTask { spec, label: None, deadline: None }, None, None).await
 }
 
-async fn submit_new(app: &AppState, caller: &Caller, new: NewTask, key: Option<String>) -> Result<Task> {
+fn validate(caller: &Caller, new: &NewTask) -> Result<()> {
     require_user(caller, "submitting a task")?;
     if new.label.as_ref().is_some_and(|label| label.len() > 1000) {
         return Err(ApiError::invalid("cannot submit a task: label has more than 1000 bytes"));
@@ -116,17 +206,32 @@ async fn submit_new(app: &AppState, caller: &Caller, new: NewTask, key: Option<S
     if let Some(deadline) = new.deadline.filter(|deadline| *deadline <= Timestamp::now()) {
         return Err(ApiError::invalid(format!("cannot submit a task: its deadline {deadline} is over")));
     }
+    Ok(())
+}
+
+async fn submit_new(
+    app: &AppState,
+    caller: &Caller,
+    new: NewTask,
+    key: Option<String>,
+    handed: Option<Handed>,
+) -> Result<Task> {
+    validate(caller, &new)?;
     check(app, caller, &new.spec).await?;
-    let stored = Stored::new(new.spec, new.label);
+    let id = handed.as_ref().map(|handed| handed.id);
+    let stored = Stored::new(new.spec, new.label, handed.map(|handed| handed.text));
     let task = percale_catalog::NewTask {
+        id,
         kind: stored.kind().to_owned(),
         spec: stored.write()?,
         deadline: new.deadline,
         idempotency_key: key,
     };
-    let (kind, spec) = (task.kind.clone(), task.spec.clone());
     let task = app.catalog.submit_task(caller, task).await?;
-    if task.kind != kind || task.spec != spec {
+    // A repetition is handed over with another delegation.
+    let is_same = Stored::read(&task.spec)
+        .is_ok_and(|first| (&first.spec, &first.label) == (&stored.spec, &stored.label));
+    if !is_same {
         let detail = format!("this idempotency key was used for another task, {}", task.id);
         return Err(ApiError::new(ErrorCode::IdempotencyMismatch, detail));
     }
@@ -142,7 +247,18 @@ async fn check(app: &AppState, caller: &Caller, spec: &TaskSpec) -> Result<()> {
     };
     match spec {
         // A check reads every byte from the storage and changes the state of copies.
-        TaskSpec::Verify { path } => needs(path, Permission::Read).await,
+        TaskSpec::Verify { path, repair: false } => needs(path, Permission::Read).await,
+        TaskSpec::Verify { path, repair: true } => needs(path, Permission::Write).await,
+        TaskSpec::Replicate { path, .. } | TaskSpec::Evict { path, .. } if path.is_root() => {
+            Err(ApiError::invalid("copies are made and removed in one space: name it").with_path(path))
+        }
+        TaskSpec::Replicate { path, from, .. } => {
+            if let Some(from) = from.as_ref().filter(|from| **from != app.site.name) {
+                app.fabric.named(from)?;
+            }
+            needs(path, Permission::Write).await
+        }
+        TaskSpec::Evict { path, .. } => needs(path, Permission::Write).await,
         TaskSpec::Delete { path } if path.is_space() => Err(ApiError::new(
             ErrorCode::Unsupported,
             format!("cannot remove the root of a space; DELETE /v1/spaces{path} removes an empty one"),
@@ -170,61 +286,119 @@ async fn check(app: &AppState, caller: &Caller, spec: &TaskSpec) -> Result<()> {
     }
 }
 
-/// Returns a task.
+/// Answers about a task by the site where it runs, if it is not here. A site that asks for a user of its own is not sent on.
+async fn elsewhere(
+    app: &AppState,
+    session: &Session,
+    id: TaskId,
+    request: Request,
+    missing: percale_catalog::Error,
+) -> Result<Response> {
+    if missing.code() != ErrorCode::NotFound || session.site.is_some() || session.caller.user.is_none() {
+        return Err(missing.into());
+    }
+    let mut sites = app.fabric.others();
+    let known = app.tasks.elsewhere(id);
+    sites.sort_by_key(|site| Some(site.id) != known);
+    let (parts, _) = request.into_parts();
+    let mut silent = Vec::new();
+    for site in sites {
+        match forward::to_site(app, session, &site, parts.clone(), Bytes::new()).await {
+            Ok(answer) if answer.status() == StatusCode::NOT_FOUND => {}
+            Ok(answer) => {
+                app.tasks.note_elsewhere(id, site.id);
+                return Ok(answer);
+            }
+            Err(error) => {
+                tracing::debug!(site = site.name, %error, "cannot ask a site about a task");
+                silent.push(site.name.clone());
+            }
+        }
+    }
+    if silent.is_empty() {
+        return Err(missing.into());
+    }
+    let silent = silent.join(", ");
+    let detail = format!("the task {id} is at no site that answers; no answer from {silent}");
+    Err(ApiError::new(ErrorCode::SiteUnavailable, detail))
+}
+
+fn described(task: percale_catalog::Task) -> Result<Response> {
+    Ok(Json(describe(task)?).into_response())
+}
+
+/// Returns a task of this site or another one.
 #[utoipa::path(get, path = "/v1/tasks/{id}", tag = "tasks", params(("id" = String, Path, description = "the task's id")), responses((status = 200, description = "the task", body = Task)))]
 async fn get_task(
     State(app): State<AppState>,
-    Auth(caller): Auth,
+    session: Session,
     Param(id): Param<TaskId>,
-) -> Result<Json<Task>> {
-    Ok(Json(describe(app.catalog.task(&caller, id).await?)?))
+    request: Request,
+) -> Result<Response> {
+    match app.catalog.task(&session.caller, id).await {
+        Ok(task) => described(task),
+        Err(error) => elsewhere(&app, &session, id, request, error).await,
+    }
 }
 
 /// Lists the items of a task that did not succeed; the first 10 000 are kept.
 #[utoipa::path(get, path = "/v1/tasks/{id}/items", tag = "tasks", params(("id" = String, Path, description = "the task's id"), Paging), responses((status = 200, description = "the items", body = Page<TaskItem>)))]
 async fn list_items(
     State(app): State<AppState>,
-    Auth(caller): Auth,
+    session: Session,
     Param(id): Param<TaskId>,
     Query(paging): Query<Paging>,
-    uri: Uri,
+    request: Request,
 ) -> Result<Response> {
     let first: u64 = match paging.cursor.as_deref() {
         Some(cursor) => cursor.parse().map_err(|_| ApiError::invalid("cursor is not one of this list"))?,
         None => 0,
     };
-    let items = app.catalog.task_items(&caller, id, paging.cursor, limit(paging.limit)?).await?;
+    let items = match app.catalog.task_items(&session.caller, id, paging.cursor, limit(paging.limit)?).await {
+        Ok(items) => items,
+        Err(error) => return elsewhere(&app, &session, id, request, error).await,
+    };
     let described = items.items.into_iter().zip(first + 1..).map(|(item, number)| TaskItem {
         number,
         path: item.path,
         code: item.code.map_or_else(|| item.outcome.clone(), |code| code.to_string()),
         detail: item.detail,
     });
-    Ok(page(&uri, described.collect(), items.next))
+    Ok(page(request.uri(), described.collect(), items.next))
 }
 
 /// Cancels a task that has not ended. What it did stays.
 #[utoipa::path(post, path = "/v1/tasks/{id}/cancel", tag = "tasks", params(("id" = String, Path, description = "the task's id")), responses((status = 200, description = "the task", body = Task)))]
 async fn cancel_task(
     State(app): State<AppState>,
-    Auth(caller): Auth,
+    session: Session,
     Param(id): Param<TaskId>,
-) -> Result<Json<Task>> {
-    require_user(&caller, "cancelling a task")?;
-    let task = app.catalog.cancel_task(&caller, id).await?;
-    app.tasks.stop(id);
-    Ok(Json(describe(task)?))
+    request: Request,
+) -> Result<Response> {
+    let caller = session.require_user("cancelling a task")?;
+    match app.catalog.cancel_task(caller, id).await {
+        Ok(task) => {
+            app.tasks.stop(id);
+            described(task)
+        }
+        Err(error) => elsewhere(&app, &session, id, request, error).await,
+    }
 }
 
 /// Tries a task again that was not wholly successful.
 #[utoipa::path(post, path = "/v1/tasks/{id}/retry", tag = "tasks", params(("id" = String, Path, description = "the task's id")), responses((status = 200, description = "the task", body = Task)))]
 async fn retry_task(
     State(app): State<AppState>,
-    Auth(caller): Auth,
+    session: Session,
     Param(id): Param<TaskId>,
-) -> Result<Json<Task>> {
-    require_user(&caller, "trying a task again")?;
-    let task = app.catalog.retry_task(&caller, id).await?;
-    app.tasks.wake();
-    Ok(Json(describe(task)?))
+    request: Request,
+) -> Result<Response> {
+    let caller = session.require_user("trying a task again")?;
+    match app.catalog.retry_task(caller, id).await {
+        Ok(task) => {
+            app.tasks.wake();
+            described(task)
+        }
+        Err(error) => elsewhere(&app, &session, id, request, error).await,
+    }
 }

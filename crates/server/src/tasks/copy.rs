@@ -12,6 +12,7 @@ use percale_store::{Stage, StageOptions, StoreKey};
 
 use super::Attempt;
 use super::verify::opened;
+use crate::fetch::{expected, write_whole};
 use crate::publish::{NewObject, StagedContent, key};
 use crate::reading::{Reach, Source};
 use crate::stores::OpenStore;
@@ -125,7 +126,7 @@ async fn stage(
         .ok_or_else(|| ApiError::new(ErrorCode::IsCollection, format!("{path} has no content")))?;
     let (mtime, digests) = (version.mtime, version.digests.clone());
     let store = app.stores.for_new_data(&space_of(&target)?).await?;
-    let source = Arc::new(app.reader.source(version, &Reach::Fabric(attempt.task.caller.clone())).await?);
+    let source = Arc::new(app.reader.source(version, &Reach::of(&attempt.task.caller)).await?);
     let mut options = StageOptions::new(app.lease.token()?).size(source.version.size);
     if !store.store.capabilities().write.late_key {
         let at = key(&format!(".percale/direct/{}", options.token))?;
@@ -169,17 +170,7 @@ async fn fill(
         return Ok((stage.finish().await?, tree));
     }
     let stage = store.store.stage(options).await?;
-    let mut read = attempt.app.reader.read(source.clone(), ByteRange::whole(source.version.size)).await?;
-    let mut hasher = TreeHasher::new();
-    let mut at = 0;
-    while let Some(bytes) = read.next().await? {
-        // At most 1 MiB, which takes about 0.15 ms.
-        hasher.update(&bytes);
-        let len = bytes.len() as u64;
-        stage.write_at(at, bytes).await?;
-        at += len;
-    }
-    Ok((stage.finish().await?, expected(hasher.finish(), source)?))
+    write_whole(&attempt.app.reader, source, stage).await
 }
 
 /// Reads back what the storage copied.
@@ -194,13 +185,4 @@ async fn hash_stage(stage: &dyn Stage, source: &Source) -> Result<HashTree> {
         hasher.update(&bytes);
     }
     expected(hasher.finish(), source)
-}
-
-fn expected(tree: HashTree, source: &Source) -> Result<HashTree> {
-    let is_right =
-        tree.size() == source.version.size && source.version.root.is_none_or(|root| root == tree.root());
-    if is_right {
-        return Ok(tree);
-    }
-    Err(ApiError::new(ErrorCode::Integrity, "the copy does not have the hash of the original"))
 }

@@ -5,7 +5,9 @@
 
 mod copy;
 mod delete;
+mod evict;
 mod progress;
+mod replicate;
 mod verify;
 
 use std::collections::HashMap;
@@ -14,16 +16,20 @@ use std::time::Duration;
 
 use percale_api::tasks::TaskSpec;
 use percale_catalog::{Task, TaskFault, TaskHolder, TaskOutcome};
-use percale_core::ids::TaskId;
+use percale_core::ids::{SiteId, TaskId};
 use percale_core::state::TaskState;
-use percale_core::{ErrorCode, Timestamp};
+use percale_core::{ErrorCode, ObjectPath, Timestamp};
+use percale_federation::Acting;
+use quick_cache::sync::Cache;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::sync::{Notify, Semaphore};
 use tokio_util::sync::CancellationToken;
 
+use crate::http::auth::delegated_here;
 use crate::{ApiError, AppState, Result};
 use progress::Progress;
+pub(crate) use verify::{AT_ONCE, Found, check_copy};
 
 /// Tasks of other servers, or whose time to be tried again has come, are looked for that often.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -31,6 +37,11 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 const RECORD_EVERY: Duration = Duration::from_secs(1);
 /// A result that cannot be recorded is tried again for so long; then the lease has lapsed anyway.
 const FINISH_TRIES: u32 = 5;
+/// Attempts that end where an item could not be done now, but later: some two minutes. From then on it counts as failed, and
+/// the others are done.
+const PATIENT_ATTEMPTS: u32 = 8;
+/// Tasks at other sites whose place is remembered.
+const MAX_ELSEWHERE: usize = 10_000;
 
 /// A task's order, as the catalog keeps it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,11 +52,14 @@ pub(crate) struct Stored {
     /// What it is for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
+    /// With what other sites are asked on behalf of a user for whom another site vouches.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delegation: Option<String>,
 }
 
 impl Stored {
-    pub fn new(spec: TaskSpec, label: Option<String>) -> Self {
-        Self { v: 1, spec, label }
+    pub fn new(spec: TaskSpec, label: Option<String>, delegation: Option<String>) -> Self {
+        Self { v: 1, spec, label, delegation }
     }
 
     pub fn read(stored: &Value) -> Result<Self> {
@@ -71,19 +85,29 @@ impl Stored {
             TaskSpec::Verify { .. } => "verify",
             TaskSpec::Delete { .. } => "delete",
             TaskSpec::Copy { .. } => "copy",
+            TaskSpec::Replicate { .. } => "replicate",
+            TaskSpec::Evict { .. } => "evict",
             _ => "unknown",
         }
     }
 }
 
 /// The kinds that this release works on.
-const KINDS: &[&str] = &["verify", "delete", "copy"];
+const KINDS: &[&str] = &["verify", "delete", "copy", "replicate", "evict"];
 
 /// The tasks that this server works on.
-#[derive(Default)]
 pub struct Tasks {
     wake: Notify,
     running: Mutex<HashMap<TaskId, CancellationToken>>,
+    /// Where tasks run that were asked for here and run at another site. What is not remembered is looked for.
+    elsewhere: Cache<TaskId, SiteId>,
+}
+
+impl Default for Tasks {
+    fn default() -> Self {
+        let elsewhere = Cache::new(MAX_ELSEWHERE);
+        Self { wake: Notify::default(), running: Mutex::default(), elsewhere }
+    }
 }
 
 impl Tasks {
@@ -97,6 +121,16 @@ impl Tasks {
         if let Some(stop) = self.running.lock().unwrap_or_else(PoisonError::into_inner).get(&id) {
             stop.cancel();
         }
+    }
+
+    /// Remembers at which site a task runs.
+    pub fn note_elsewhere(&self, id: TaskId, site: SiteId) {
+        self.elsewhere.insert(id, site);
+    }
+
+    /// Returns at which other site a task runs, if that is remembered.
+    pub fn elsewhere(&self, id: TaskId) -> Option<SiteId> {
+        self.elsewhere.get(&id)
     }
 
     fn begin(&self, id: TaskId, stop: CancellationToken) {
@@ -156,6 +190,7 @@ pub(crate) struct Attempt {
     holder: TaskHolder,
     progress: Progress,
     stop: CancellationToken,
+    acting: Acting,
 }
 
 async fn work_on(app: AppState, holder: TaskHolder, task: Task) {
@@ -163,10 +198,13 @@ async fn work_on(app: AppState, holder: TaskHolder, task: Task) {
     let stop = app.stopping.child_token();
     app.tasks.begin(id, stop.clone());
     let progress = Progress::new(&task);
-    let attempt = Attempt { app: app.clone(), task, holder, progress, stop };
+    let acting = Acting::User(task.caller.clone());
+    let mut attempt = Attempt { app: app.clone(), task, holder, progress, stop, acting };
+    let spec = attempt.begin();
+    let attempt = attempt;
     tracing::info!(task = %id, kind = attempt.task.kind, attempt = attempt.task.attempt, "task begun");
     let outcome = tokio::select! {
-        outcome = attempt.work() => Some(outcome),
+        outcome = attempt.work(spec) => Some(outcome),
         // Whatever the work was waiting for is dropped; each of its steps may be repeated.
         () = attempt.stop.cancelled() => None,
         outcome = attempt.keep_records() => outcome.map(Err),
@@ -183,12 +221,48 @@ async fn work_on(app: AppState, holder: TaskHolder, task: Task) {
 }
 
 impl Attempt {
-    async fn work(&self) -> Result<()> {
-        match Stored::read(&self.task.spec)?.spec {
-            TaskSpec::Verify { path } => verify::run(self, &path).await,
+    /// Finds out what is to be done and for whom other sites are asked.
+    fn begin(&mut self) -> Result<TaskSpec> {
+        let stored = Stored::read(&self.task.spec)?;
+        if let Some(delegation) = stored.delegation {
+            // The site that signed it may have been removed meanwhile, or its time be over.
+            delegated_here(&self.app, &delegation)?;
+            self.acting = Acting::Task(delegation);
+        }
+        Ok(stored.spec)
+    }
+
+    async fn work(&self, spec: Result<TaskSpec>) -> Result<()> {
+        match spec? {
+            TaskSpec::Verify { path, repair } => verify::run(self, &path, repair).await,
             TaskSpec::Delete { path } => delete::run(self, &path).await,
             TaskSpec::Copy { from, to } => copy::run(self, &from, &to).await,
+            TaskSpec::Replicate { path, from, .. } => replicate::run(self, &path, from.as_deref()).await,
+            TaskSpec::Evict { path, .. } => evict::run(self, &path).await,
             _ => Err(ApiError::new(ErrorCode::Unsupported, "this release does not know this kind of task")),
+        }
+    }
+
+    /// Notes an item that was not done. If it may be done later, this step is repeated by the next attempt, for some
+    /// attempts.
+    fn failed(&self, path: &ObjectPath, outcome: &str, error: &ApiError) {
+        self.progress.failed(path, outcome, error);
+        if error.is_retryable() && self.task.attempt < PATIENT_ATTEMPTS {
+            self.progress.repeat(error.clone().context(path));
+        }
+    }
+
+    /// Ends a step behind which a repetition goes on.
+    ///
+    /// # Errors
+    /// That of an item of the step which may be done later: the step has to be repeated.
+    fn step(&self, after: Option<String>) -> Result<()> {
+        match self.progress.to_repeat() {
+            Some(error) => Err(error),
+            None => {
+                self.progress.step(after);
+                Ok(())
+            }
         }
     }
 
@@ -281,12 +355,21 @@ mod tests {
 
     #[test]
     fn an_order_is_read_back_and_a_newer_form_is_refused() {
-        let stored = Stored::new(TaskSpec::Verify { path: "/s/a".parse().unwrap() }, Some("x".into()));
+        let verify = TaskSpec::Verify { path: "/s/a".parse().unwrap(), repair: false };
+        let stored = Stored::new(verify, Some("x".into()), None);
         let value = stored.write().unwrap();
         assert_eq!(
             value,
             serde_json::json!({"v": 1, "spec": {"kind": "verify", "path": "/s/a"}, "label": "x"})
         );
+        assert_eq!(Stored::read(&value).unwrap(), stored);
+        let evict = TaskSpec::Evict { path: "/s/a".parse().unwrap(), from: "baltic".into() };
+        let stored = Stored::new(evict, None, Some("eyJ".into()));
+        let value = stored.write().unwrap();
+        let expected = serde_json::json!({
+            "v": 1, "spec": {"kind": "evict", "path": "/s/a", "from": "baltic"}, "delegation": "eyJ"
+        });
+        assert_eq!(value, expected);
         assert_eq!(Stored::read(&value).unwrap(), stored);
         assert_eq!(Stored::read(&serde_json::json!({"v": 2})).unwrap_err().code(), ErrorCode::Unsupported);
         assert_eq!(Stored::read(&serde_json::json!({"v": 1})).unwrap_err().code(), ErrorCode::Integrity);

@@ -27,6 +27,8 @@ struct State {
     /// Failures of steps that ended.
     items: Vec<TaskItem>,
     is_changed: bool,
+    /// Why the step in hand has to be repeated.
+    repeat: Option<ApiError>,
 }
 
 impl Progress {
@@ -36,7 +38,8 @@ impl Progress {
             task.cursor.clone().and_then(|cursor| serde_json::from_value(cursor).ok());
         let cursor = cursor.filter(|cursor| cursor.v == 1 && cursor.after.is_some());
         let now = cursor.as_ref().map(|cursor| cursor.progress.clone()).unwrap_or_default();
-        Self(Mutex::new(State { now, cursor, step: Vec::new(), items: Vec::new(), is_changed: false }))
+        let (step, items) = (Vec::new(), Vec::new());
+        Self(Mutex::new(State { now, cursor, step, items, is_changed: false, repeat: None }))
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -65,6 +68,16 @@ impl Progress {
             code: Some(error.code()),
             detail: error.detail().to_owned(),
         });
+    }
+
+    /// Says that the step in hand has to be repeated, since something in it may be done later.
+    pub fn repeat(&self, error: ApiError) {
+        self.lock().repeat.get_or_insert(error);
+    }
+
+    /// Returns why the step in hand has to be repeated, if it has.
+    pub fn to_repeat(&self) -> Option<ApiError> {
+        self.lock().repeat.clone()
     }
 
     /// Ends a step; a repetition goes on behind it.

@@ -1,19 +1,41 @@
-//! Reads every copy below a path from its store and hashes it. What is found is noted in the catalog copy by copy.
+//! Reads every copy below a path from its store and hashes it; copies of other sites are read by these, who are asked. What
+//! is found is noted in the catalog copy by copy, and replaced from a good copy if that is wanted.
 
-use futures::{StreamExt as _, stream};
+use std::collections::{BTreeMap, HashSet};
+use std::sync::{Mutex, PoisonError};
+
+use futures::future::{BoxFuture, join_all};
+use futures::{FutureExt, StreamExt as _, stream};
+use percale_api::peer::{CheckCopies, CheckLine, Outcome, VersionOf};
 use percale_catalog::{EntryKind, ListOptions, Listed, OpenVersion, Replica};
+use percale_core::access::Permission;
+use percale_core::ids::{SiteId, StoreId};
 use percale_core::state::ReplicaState;
 use percale_core::{ErrorCode, ObjectPath, Position};
+use percale_federation::{Acting, tell};
 
 use super::Attempt;
-use crate::{ApiError, OnPath as _, Result};
+use crate::abroad::{Copied, from_problem};
+use crate::app::system_caller;
+use crate::authorize::limited;
+use crate::fetch::{Fetch, Wanted};
+use crate::{ApiError, AppState, OnPath as _, Result};
 
 /// Entries in one step.
 const STEP: usize = 100;
 /// Copies that are read at once.
-const AT_ONCE: usize = 4;
+pub(crate) const AT_ONCE: usize = 4;
 
-pub(super) async fn run(attempt: &Attempt, path: &ObjectPath) -> Result<()> {
+/// A good copy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Found {
+    /// Bytes that were read.
+    pub bytes: u64,
+    /// Whether it was made anew.
+    pub is_repaired: bool,
+}
+
+pub(super) async fn run(attempt: &Attempt, path: &ObjectPath, repair: bool) -> Result<()> {
     let caller = &attempt.task.caller;
     let mut after = attempt.progress.after();
     loop {
@@ -24,17 +46,31 @@ pub(super) async fn run(attempt: &Attempt, path: &ObjectPath) -> Result<()> {
         options.replicas = true;
         let page = attempt.app.catalog.list(caller, path, options).await.on_path(path)?;
         let position = page.position;
-        let copies = page.items.into_iter().filter(|listed| listed.entry.kind == EntryKind::Object).flat_map(
-            |listed| {
-                let version = opened(listed, position);
-                let replicas = version.as_ref().map(|version| version.replicas.clone()).unwrap_or_default();
-                replicas.into_iter().filter_map(move |replica| Some((version.clone()?, replica)))
-            },
-        );
-        stream::iter(copies)
-            .for_each_concurrent(AT_ONCE, |(version, replica)| check(attempt, version, replica))
-            .await;
-        attempt.progress.step(page.next.clone());
+        let mut own = Vec::new();
+        let mut others: BTreeMap<SiteId, Vec<OpenVersion>> = BTreeMap::new();
+        let objects = page.items.into_iter().filter(|listed| listed.entry.kind == EntryKind::Object);
+        for version in objects.filter_map(|listed| opened(listed, position)) {
+            for replica in version.replicas.clone() {
+                match attempt.app.stores.site_of(replica.store).await {
+                    Ok(None) => own.push((version.clone(), replica)),
+                    Ok(Some(site)) => {
+                        let versions = others.entry(site).or_default();
+                        // That site looks at all of its copies of a version.
+                        if versions.last().is_none_or(|last| last.version != version.version) {
+                            versions.push(version.clone());
+                        }
+                    }
+                    Err(error) => attempt.failed(&version.path, "failed", &error),
+                }
+            }
+        }
+        let here = own.into_iter().map(|(version, replica)| check_own(attempt, version, replica, repair));
+        let here: Vec<BoxFuture<'_, ()>> = here.map(FutureExt::boxed).collect();
+        let elsewhere =
+            others.into_iter().map(|(site, versions)| ask_site(attempt, path, site, versions, repair));
+        let elsewhere: Vec<BoxFuture<'_, ()>> = elsewhere.map(FutureExt::boxed).collect();
+        tokio::join!(stream::iter(here).buffer_unordered(AT_ONCE).collect::<Vec<()>>(), join_all(elsewhere));
+        attempt.step(page.next.clone())?;
         after = page.next;
         if after.is_none() {
             return Ok(());
@@ -62,7 +98,39 @@ pub(super) fn opened(listed: Listed, position: Option<Position>) -> Option<OpenV
     })
 }
 
-async fn check(attempt: &Attempt, version: OpenVersion, replica: Replica) {
+fn note(attempt: &Attempt, path: &ObjectPath, found: Result<Found>) {
+    match found {
+        Ok(found) => attempt.progress.done(1, found.bytes),
+        Err(error) => {
+            let outcome = match error.code() {
+                ErrorCode::Integrity | ErrorCode::DataLost => "damaged",
+                ErrorCode::Conflict | ErrorCode::Offline | ErrorCode::VersionChanged => "skipped",
+                _ => "failed",
+            };
+            attempt.progress.failed(path, outcome, &error);
+        }
+    }
+}
+
+async fn check_own(attempt: &Attempt, version: OpenVersion, replica: Replica, repair: bool) {
+    let repair = repair.then_some(&attempt.acting);
+    let found = check_copy(&attempt.app, &version, &replica, repair).await;
+    note(attempt, &version.path, found);
+}
+
+/// Reads a copy on an own store, and notes whether it is right. `repair` is for whom a good copy is asked for, if one that is
+/// damaged or lost is to be replaced.
+///
+/// # Errors
+/// - `Conflict`, `Offline`, `VersionChanged` for a copy that is not looked at in its state.
+/// - `Integrity` if it is damaged or lost, and was not replaced.
+/// - What the store answers.
+pub(crate) async fn check_copy(
+    app: &AppState,
+    version: &OpenVersion,
+    replica: &Replica,
+    repair: Option<&Acting>,
+) -> Result<Found> {
     let skipped = match replica.state {
         ReplicaState::Writing => Some((ErrorCode::Conflict, "this copy is being written")),
         ReplicaState::Offline | ReplicaState::Nearline => {
@@ -72,17 +140,135 @@ async fn check(attempt: &Attempt, version: OpenVersion, replica: Replica) {
         _ => None,
     };
     if let Some((code, why)) = skipped {
-        let error = ApiError::new(code, format!("{why} (store {})", replica.store));
-        return attempt.progress.failed(&version.path, "skipped", &error);
+        return Err(ApiError::new(code, format!("{why} (store {})", replica.store)).permanent());
     }
-    match attempt.app.reader.check(&version, &replica).await {
-        Ok(_) => attempt.progress.done(1, version.size.0),
-        Err(error) => {
-            let outcome = match error.code() {
-                ErrorCode::Integrity | ErrorCode::DataLost => "damaged",
-                _ => "failed",
-            };
-            attempt.progress.failed(&version.path, outcome, &error);
+    match (app.reader.check(version, replica).await, repair) {
+        (Ok(_), _) => Ok(Found { bytes: version.size.0, is_repaired: false }),
+        (Err(error), Some(acting)) if error.code() == ErrorCode::Integrity => {
+            replace(app, version, replica, acting).await.map_err(|fault| {
+                let detail = format!("{}; it cannot be repaired: {}", error.detail(), fault.detail());
+                ApiError::new(ErrorCode::Integrity, detail)
+            })
+        }
+        (Err(error), _) => Err(error),
+    }
+}
+
+/// Replaces a copy on an own store, which is known to be bad, by a good one from elsewhere.
+async fn replace(
+    app: &AppState,
+    version: &OpenVersion,
+    replica: &Replica,
+    acting: &Acting,
+) -> Result<Found> {
+    let name = version.path.space().ok_or_else(|| ApiError::invalid("it is in no space"))?;
+    let space = app.catalog.space(&system_caller(), &name).await?;
+    let store = app.stores.get(replica.store).await?;
+    if space.home.is_some() {
+        // The home takes a copy in place of another only once it knows that the other is bad; else it says so.
+        if let Err(error) = tell::flush(&app.fabric).await {
+            tracing::debug!(%error, "cannot tell homes what was found of copies");
         }
     }
+    let mut version = version.clone();
+    version.replicas.retain(|other| other.store != replica.store);
+    let bytes = version.size.0;
+    let outcome: Mutex<Option<Result<Copied>>> = Mutex::new(None);
+    let fetch = Fetch::new(app.clone(), space, acting.clone(), None);
+    fetch
+        .all(vec![Wanted { version, store }], &|_, copied| {
+            outcome.lock().unwrap_or_else(PoisonError::into_inner).replace(copied);
+        })
+        .await;
+    match outcome.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        Some(Ok(Copied::At(_))) => Ok(Found { bytes, is_repaired: true }),
+        Some(Ok(Copied::NotWanted)) => {
+            let detail = "the home of the space does not take another copy of it now";
+            Err(ApiError::new(ErrorCode::Conflict, detail))
+        }
+        Some(Err(error)) => Err(error),
+        None => Err(ApiError::internal("a copy ended without a result")),
+    }
+}
+
+/// Has another site look at its copies of versions.
+async fn ask_site(
+    attempt: &Attempt,
+    path: &ObjectPath,
+    site: SiteId,
+    versions: Vec<OpenVersion>,
+    repair: bool,
+) {
+    // What is left when the answer ends is what nothing was heard of.
+    let mut left: HashSet<(usize, StoreId)> = HashSet::new();
+    for (at, version) in versions.iter().enumerate() {
+        for replica in &version.replicas {
+            if matches!(attempt.app.stores.site_of(replica.store).await, Ok(Some(owner)) if owner == site) {
+                left.insert((at, replica.store));
+            }
+        }
+    }
+    let error = match hear_site(attempt, path, site, &versions, repair, &mut left).await {
+        Ok(()) => ApiError::new(ErrorCode::Integrity, "the site that should have this copy knows nothing of it"),
+        Err(error) => error,
+    };
+    for (at, store) in left {
+        if let Some(version) = versions.get(at) {
+            let error = error.clone().context(format!("cannot check the copy on store {store}"));
+            match error.code() {
+                ErrorCode::Integrity => note(attempt, &version.path, Err(error)),
+                _ => attempt.failed(&version.path, "failed", &error),
+            }
+        }
+    }
+}
+
+async fn hear_site(
+    attempt: &Attempt,
+    path: &ObjectPath,
+    site: SiteId,
+    versions: &[OpenVersion],
+    repair: bool,
+    left: &mut HashSet<(usize, StoreId)>,
+) -> Result<()> {
+    let (app, task) = (&attempt.app, &attempt.task);
+    let member = app.fabric.member(site)?;
+    let position = versions.first().map(|version| version.position);
+    let repair = match repair {
+        true => {
+            let caller = limited(&task.caller, path, Permission::Write)?;
+            Some(app.fabric.delegate(task.id, &member, &caller, task.deadline)?.0)
+        }
+        false => None,
+    };
+    let items = versions.iter().map(|version| VersionOf { space: version.space, version: version.version });
+    let asked = CheckCopies { items: items.collect(), repair };
+    let from = |error: percale_client::Error| ApiError::from(percale_federation::Error::from(error));
+    let client = app.fabric.client_at(site, &attempt.acting, position)?;
+    let mut answer = client.peer_check(&asked).await.map_err(from)?;
+    while let Some(line) = answer.next().await.map_err(from)? {
+        match line {
+            CheckLine::Copy { item, store, outcome } => {
+                // A copy that came since is none that this task looks at.
+                let Some(version) = versions.get(item).filter(|_| left.remove(&(item, store))) else { continue };
+                let found = match outcome {
+                    Outcome::Done(checked) => {
+                        Ok(Found { bytes: checked.bytes, is_repaired: checked.is_repaired })
+                    }
+                    Outcome::Failed(problem) => {
+                        Err(from_problem(problem).context(format!("at site {}", member.name)))
+                    }
+                };
+                note(attempt, &version.path, found);
+            }
+            CheckLine::Version { item, problem } => {
+                let Some(version) = versions.get(item) else { continue };
+                left.retain(|(at, _)| *at != item);
+                let error = from_problem(problem).context(format!("at site {}", member.name));
+                note(attempt, &version.path, Err(error));
+            }
+            CheckLine::End { .. } => {}
+        }
+    }
+    Ok(())
 }

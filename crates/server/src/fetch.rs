@@ -1,0 +1,393 @@
+//! Brings copies of versions to own stores, from wherever good ones are (`docs/design/federation.md`, "Tasks across sites").
+//!
+//! Small objects of one source come many in a stream of frames, large ones alone, group by group. Nothing is kept that does
+//! not have the version's root; where a source fails, lies or has not what it should, the next one is asked.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use futures::{FutureExt as _, StreamExt as _, stream};
+use percale_api::uploads::PullItem;
+use percale_catalog::{OpenVersion, Space};
+use percale_client::pull::{FrameStream, parse_problem};
+use percale_core::ids::{SiteId, StoreId, VersionId};
+use percale_core::tree::{HashTree, TreeHasher, group_count};
+use percale_core::{ByteRange, ErrorCode, ObjectPath};
+use percale_federation::Acting;
+use percale_mover::Frame;
+use percale_store::{SmallFile, Stage, StageOptions, StageToken, Staged};
+
+use crate::abroad::Copied;
+use crate::publish::{MAX_BATCH, StagedContent, key_for_stage};
+use crate::reading::{Reach, Reader, Source};
+use crate::stores::OpenStore;
+use crate::{ApiError, AppState, Result};
+
+/// Bytes of small objects in one stream: what is held in memory and flushed at once in some tens of milliseconds.
+const BATCH_BYTES: u64 = 32 << 20;
+/// Streams of small objects at once: while one is written, the next arrives.
+const BATCHES: usize = 3;
+/// Large objects at once.
+const LARGE: usize = 4;
+/// What a source is asked for; completes "cannot …".
+const OPERATION: &str = "fetch copies from another site";
+
+/// A version that is wanted on an own store.
+#[derive(Debug, Clone)]
+pub struct Wanted {
+    /// The version, with its copies. Those of its copies that must not be read are left out.
+    pub version: OpenVersion,
+    /// Where the copy goes.
+    pub store: Arc<OpenStore>,
+}
+
+/// Is called with what became of a copy.
+pub type OnEnd<'a> = &'a (dyn Fn(&OpenVersion, Result<Copied>) + Sync);
+
+/// Brings copies of versions of one space.
+pub struct Fetch {
+    app: AppState,
+    space: Space,
+    acting: Acting,
+    first: Option<SiteId>,
+}
+
+/// A small object and the sites that are still to be asked for it.
+struct Small {
+    wanted: Wanted,
+    tree: HashTree,
+    sites: VecDeque<SiteId>,
+    fault: Option<ApiError>,
+}
+
+impl Fetch {
+    /// Makes one for a space. `acting` is for whom other sites are asked, `first` the site that is asked before others.
+    pub fn new(app: AppState, space: Space, acting: Acting, first: Option<SiteId>) -> Self {
+        Self { app, space, acting, first }
+    }
+
+    /// Brings copies, several at once, and calls `done` with what became of each.
+    ///
+    /// - A copy is told to its home before `done` hears of it. Where the home did not answer, the copy stays and is told
+    ///   later, and `done` gets the error.
+    ///
+    /// # Cancellation
+    /// What was staged is removed; what has arrived whole is written and told.
+    pub fn all<'a>(&'a self, wanted: Vec<Wanted>, done: OnEnd<'a>) -> BoxFuture<'a, ()> {
+        self.bring(wanted, done).boxed()
+    }
+
+    async fn bring(&self, wanted: Vec<Wanted>, done: OnEnd<'_>) {
+        let (mut small, mut large) = (Vec::new(), Vec::new());
+        for wanted in wanted {
+            match self.source(&wanted.version).await {
+                Ok(source) => match self.as_small(&wanted, &source) {
+                    Some(one) => small.push(one),
+                    None => large.push((wanted, source)),
+                },
+                Err(error) => done(&wanted.version, Err(error)),
+            }
+        }
+        let large: Vec<BoxFuture<'_, ()>> =
+            large.into_iter().map(|(wanted, source)| self.large(wanted, source, done).boxed()).collect();
+        let large = stream::iter(large).buffer_unordered(LARGE).collect::<Vec<()>>();
+        tokio::join!(self.small(small, done), large);
+    }
+
+    async fn source(&self, version: &OpenVersion) -> Result<Source> {
+        if version.root.is_none() {
+            let detail = "nobody has hashed this version yet; a deep check at the site that has it does";
+            return Err(ApiError::new(ErrorCode::Unsupported, detail).with_path(&version.path));
+        }
+        let reach = Reach::Fabric(self.acting.clone());
+        let mut source = self.app.reader.source(version.clone(), &reach).await?;
+        if let Some(first) = self.first {
+            source.prefer(first);
+        }
+        Ok(source)
+    }
+
+    /// Tells whether an object comes with others in a stream: it has one group, and no copy on an own store.
+    fn as_small(&self, wanted: &Wanted, source: &Source) -> Option<Small> {
+        let version = &wanted.version;
+        let root = version.root.filter(|_| group_count(version.size) == 1)?;
+        let sites: Option<VecDeque<SiteId>> = source.sites().collect();
+        let tree = HashTree::of_single_group(version.size, root).ok()?;
+        Some(Small { wanted: wanted.clone(), tree, sites: sites?, fault: None })
+    }
+
+    /// Asks for small objects, in rounds: what one source did not give, the next is asked for.
+    async fn small(&self, mut left: Vec<Small>, done: OnEnd<'_>) {
+        while !left.is_empty() {
+            let mut groups: BTreeMap<(SiteId, StoreId), Vec<Small>> = BTreeMap::new();
+            for mut one in left.drain(..) {
+                match one.sites.pop_front() {
+                    Some(site) => groups.entry((site, one.wanted.store.row.id)).or_default().push(one),
+                    None => {
+                        let none = || ApiError::internal("a version without copies was fetched");
+                        done(&one.wanted.version, Err(one.fault.unwrap_or_else(none)));
+                    }
+                }
+            }
+            let batches = groups.into_iter().flat_map(|((site, _), group)| {
+                in_batches(group).into_iter().map(move |batch| (site, batch))
+            });
+            let batches: Vec<BoxFuture<'_, Vec<Small>>> =
+                batches.map(|(site, batch)| self.batch(site, batch, done).boxed()).collect();
+            let mut ended = stream::iter(batches).buffer_unordered(BATCHES);
+            while let Some(missing) = ended.next().await {
+                left.extend(missing);
+            }
+        }
+    }
+
+    /// Fetches and writes one batch from one source. Returns what it did not give.
+    async fn batch(
+        &self,
+        site: SiteId,
+        batch: Vec<Small>,
+        done: OnEnd<'_>,
+    ) -> Vec<Small> {
+        let (fetched, missing) = self.pull(site, batch).await;
+        let Some((first, _)) = fetched.first() else { return missing };
+        let store = first.wanted.store.clone();
+        let versions: Vec<OpenVersion> = fetched.iter().map(|(one, _)| one.wanted.version.clone()).collect();
+        let (app, space) = (self.app.clone(), self.space.clone());
+        // What has arrived is written and told, whatever becomes of the task meanwhile.
+        let written =
+            self.app.background.spawn(async move { write_small(&app, &space, &store, fetched).await });
+        let outcomes = match written.await {
+            Ok(Ok(outcomes)) => outcomes,
+            Ok(Err(error)) => versions.iter().map(|_| Err(error.clone())).collect(),
+            Err(error) => {
+                let error = ApiError::internal("a batch of copies ended early").with_source(error);
+                versions.iter().map(|_| Err(error.clone())).collect()
+            }
+        };
+        for (version, outcome) in versions.iter().zip(outcomes) {
+            done(version, outcome);
+        }
+        missing
+    }
+
+    /// Asks a site for small objects in one stream. Returns those that came, and those that the next site is asked for.
+    async fn pull(&self, site: SiteId, batch: Vec<Small>) -> (Vec<(Small, Bytes)>, Vec<Small>) {
+        let mut came: Vec<Option<Bytes>> = batch.iter().map(|_| None).collect();
+        let mut refused: BTreeMap<usize, ApiError> = BTreeMap::new();
+        let fault = self.receive(site, &batch, &mut came, &mut refused).await.err();
+        if let Some(error) = &fault {
+            tracing::warn!(%site, %error, "a source of copies failed; the next is asked for the rest");
+            self.app.reader.avoid(site);
+        }
+        let (mut fetched, mut missing) = (Vec::new(), Vec::new());
+        for (at, (mut one, bytes)) in batch.into_iter().zip(came).enumerate() {
+            match bytes {
+                Some(bytes) => fetched.push((one, bytes)),
+                None => {
+                    let silent = || ApiError::internal("the site did not send it");
+                    let error = refused.remove(&at).or_else(|| fault.clone()).unwrap_or_else(silent);
+                    one.fault = Some(error.with_path(&one.wanted.version.path));
+                    missing.push(one);
+                }
+            }
+        }
+        (fetched, missing)
+    }
+
+    async fn receive(
+        &self,
+        site: SiteId,
+        batch: &[Small],
+        came: &mut [Option<Bytes>],
+        refused: &mut BTreeMap<usize, ApiError>,
+    ) -> Result<()> {
+        let member = self.app.fabric.member(site)?;
+        let from = |error: percale_client::Error| {
+            let error = ApiError::from(percale_federation::Error::from(error));
+            error.context(format!("cannot read from site {}", member.name))
+        };
+        let position = batch.first().map(|one| one.wanted.version.position);
+        let client = self.app.fabric.client_at(site, &self.acting, position)?;
+        let items = batch.iter().map(|one| {
+            let version = &one.wanted.version;
+            let (space, id) = (Some(version.space), Some(version.version));
+            PullItem { path: version.path.clone(), version: id, space, ranges: None }
+        });
+        let mut stream = FrameStream::open(&client, OPERATION, items.collect()).await.map_err(from)?;
+        while let Some(frame) = stream.next().await.map_err(from)? {
+            match frame {
+                Frame::Data(data) => {
+                    let at = data.item as usize;
+                    let (Some(one), Some(place)) = (batch.get(at), came.get_mut(at)) else { continue };
+                    let is_right = data.offset == 0 && one.tree.verify(0, &data.bytes).is_ok();
+                    if !is_right {
+                        // The sender is broken or lies: nothing more of this stream is used.
+                        metrics::counter!("percale_checksum_mismatches_total").increment(1);
+                        let path = &one.wanted.version.path;
+                        tracing::error!(%path, site = member.name, "wrong bytes from another site");
+                        let detail = format!("site {} sent wrong bytes; nothing of them was kept", member.name);
+                        return Err(ApiError::new(ErrorCode::Integrity, detail));
+                    }
+                    *place = Some(data.bytes);
+                }
+                Frame::Fail { item, problem } => {
+                    drop(refused.insert(item as usize, from(parse_problem(OPERATION, &problem))));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    async fn large(&self, wanted: Wanted, source: Source, done: OnEnd<'_>) {
+        let outcome = self.large_one(&wanted, source).await;
+        done(&wanted.version, outcome);
+    }
+
+    /// Brings one object through verified reads, which go on with the next copy where one fails.
+    async fn large_one(&self, wanted: &Wanted, source: Source) -> Result<Copied> {
+        let path = &wanted.version.path;
+        let content = self.stage(wanted, Arc::new(source)).await.map_err(|error| error.with_path(path))?;
+        let copies = vec![(path.clone(), wanted.version.version, content)];
+        let (app, space) = (self.app.clone(), self.space.clone());
+        let told = self.app.background.spawn(async move { tell(&app, &space, copies).await });
+        let mut outcomes =
+            told.await.map_err(|error| ApiError::internal("a copy ended early").with_source(error))??;
+        outcomes.pop().unwrap_or_else(|| Err(ApiError::internal("a copy ended without a result")))
+    }
+
+    async fn stage(&self, wanted: &Wanted, source: Arc<Source>) -> Result<StagedContent> {
+        let (app, store) = (&self.app, &wanted.store);
+        let token = app.lease.token()?;
+        let mut options = StageOptions::new(token.clone()).size(wanted.version.size);
+        if let Some(key) = key_for_stage(store, &token)? {
+            options = options.key(key);
+        }
+        let mut staging = Staging { app: app.clone(), store: store.clone(), token, is_kept: false };
+        let stage = store.store.stage(options).await?;
+        let (staged, tree) = write_whole(&app.reader, &source, stage).await?;
+        staging.is_kept = true;
+        Ok(StagedContent { store: store.clone(), staged, tree })
+    }
+}
+
+/// A staged file that is removed unless it is kept, also when whoever writes it is dropped.
+struct Staging {
+    app: AppState,
+    store: Arc<OpenStore>,
+    token: StageToken,
+    is_kept: bool,
+}
+
+impl Drop for Staging {
+    fn drop(&mut self) {
+        if self.is_kept {
+            return;
+        }
+        let (store, token) = (self.store.clone(), self.token.clone());
+        self.app.background.spawn(async move {
+            if let Err(error) = store.store.discard(&token).await {
+                tracing::info!(%error, "a staged copy was not discarded; it goes with the server's lease");
+            }
+        });
+    }
+}
+
+/// Reads a version whole into a staged file, and compares what was read with the version's root.
+///
+/// # Errors
+/// As the last copy and the store answer; `Integrity` if it has another root.
+pub(crate) async fn write_whole(
+    reader: &Arc<Reader>,
+    source: &Arc<Source>,
+    stage: Box<dyn Stage>,
+) -> Result<(Staged, HashTree)> {
+    let mut read = reader.read(source.clone(), ByteRange::whole(source.version.size)).await?;
+    let mut hasher = TreeHasher::new();
+    let mut at = 0;
+    while let Some(bytes) = read.next().await? {
+        // At most 1 MiB, which takes about 0.15 ms.
+        hasher.update(&bytes);
+        let len = bytes.len() as u64;
+        stage.write_at(at, bytes).await?;
+        at += len;
+    }
+    let tree = expected(hasher.finish(), source)?;
+    Ok((stage.finish().await?, tree))
+}
+
+/// Compares a tree with the version that it should be of.
+///
+/// # Errors
+/// `Integrity`.
+pub(crate) fn expected(tree: HashTree, source: &Source) -> Result<HashTree> {
+    let is_right =
+        tree.size() == source.version.size && source.version.root.is_none_or(|root| root == tree.root());
+    if is_right {
+        return Ok(tree);
+    }
+    Err(ApiError::new(ErrorCode::Integrity, "the copy does not have the hash of the original"))
+}
+
+/// Cuts small objects into batches that fit into memory.
+fn in_batches(group: Vec<Small>) -> Vec<Vec<Small>> {
+    let mut batches: Vec<Vec<Small>> = Vec::new();
+    let mut bytes = 0;
+    for one in group {
+        let size = one.wanted.version.size.0;
+        match batches.last_mut() {
+            Some(batch) if batch.len() < MAX_BATCH && bytes + size <= BATCH_BYTES => {
+                bytes += size;
+                batch.push(one);
+            }
+            _ => {
+                bytes = size;
+                batches.push(vec![one]);
+            }
+        }
+    }
+    batches
+}
+
+/// Stages small objects together and makes copies of them.
+async fn write_small(
+    app: &AppState,
+    space: &Space,
+    store: &Arc<OpenStore>,
+    fetched: Vec<(Small, Bytes)>,
+) -> Result<Vec<Result<Copied>>> {
+    let mut files = Vec::with_capacity(fetched.len());
+    for (_, bytes) in &fetched {
+        let token = app.lease.token()?;
+        files.push(SmallFile { key: key_for_stage(store, &token)?, token, bytes: bytes.clone() });
+    }
+    let staged = store.store.stage_small(files).await?;
+    let mut outcomes: Vec<Option<Result<Copied>>> = Vec::with_capacity(fetched.len());
+    let mut copies = Vec::with_capacity(fetched.len());
+    for ((Small { wanted, tree, .. }, _), staged) in fetched.into_iter().zip(staged) {
+        let OpenVersion { path, version, .. } = wanted.version;
+        outcomes.push(match staged {
+            Ok(staged) => {
+                copies.push((path, version, StagedContent { store: store.clone(), staged, tree }));
+                None
+            }
+            Err(error) => Some(Err(ApiError::from(error).with_path(&path))),
+        });
+    }
+    let mut told = tell(app, space, copies).await?.into_iter();
+    let lost = || Err(ApiError::internal("a copy ended without a result"));
+    Ok(outcomes.into_iter().map(|outcome| outcome.or_else(|| told.next()).unwrap_or_else(lost)).collect())
+}
+
+async fn tell(
+    app: &AppState,
+    space: &Space,
+    copies: Vec<(ObjectPath, VersionId, StagedContent)>,
+) -> Result<Vec<Result<Copied>>> {
+    let paths: Vec<ObjectPath> = copies.iter().map(|(path, ..)| path.clone()).collect();
+    let outcomes = app.abroad.copies(app.lease.current()?, space, copies).await;
+    let named = paths.iter().zip(outcomes).map(|(path, outcome)| outcome.map_err(|error| error.with_path(path)));
+    Ok(named.collect())
+}

@@ -1,0 +1,126 @@
+//! Another site has this one read and hash its copies.
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use futures::{FutureExt as _, StreamExt as _, stream};
+use http::{HeaderValue, header};
+use percale_api::peer::{CheckCopies, CheckLine, Checked, Outcome, VersionOf};
+use percale_core::ErrorCode;
+use percale_core::access::Permission;
+use percale_federation::Acting;
+use tokio::sync::mpsc;
+
+use super::require_room;
+use crate::authorize::authorize;
+use crate::http::auth::{Session, delegated_here};
+use crate::http::extract::Json;
+use crate::tasks::{AT_ONCE, Found, check_copy};
+use crate::{ApiError, AppState, OnPath as _, Result};
+
+/// Lines that wait for the network.
+const QUEUE: usize = 16;
+/// An empty line is sent that often while a large copy is read: a connection on which nothing moves is given up.
+const ALIVE: Duration = Duration::from_secs(5);
+
+/// Reads and hashes the copies that this site has of versions, and answers as it goes on. Each version needs `read`; with a
+/// delegation, what is damaged or lost is replaced, which needs `write`.
+pub(super) async fn check(
+    State(app): State<AppState>,
+    session: Session,
+    Json(CheckCopies { items, repair }): Json<CheckCopies>,
+) -> Result<Response> {
+    let refuse = |detail: &str| ApiError::new(ErrorCode::SiteRefused, detail);
+    let site = session.site.clone().ok_or_else(|| refuse("only members of the fabric ask for a check of copies"))?;
+    require_room(items.len())?;
+    if let Some(text) = &repair {
+        let (signer, delegation) = delegated_here(&app, text)?;
+        if signer.id != site.id || delegation.caller.user != session.caller.user {
+            return Err(refuse("the delegation is of another user or site"));
+        }
+    }
+    let (sender, lines) = mpsc::channel(QUEUE);
+    let work = Work { app: app.clone(), session, repair: repair.map(Acting::Task), sender: sender.clone() };
+    app.background.spawn(async move {
+        tokio::select! {
+            () = work.all(items) => {}
+            // Nobody hears of it any more.
+            () = sender.closed() => {}
+            () = work.app.stopping.cancelled() => {}
+        }
+    });
+    let body = stream::unfold(lines, |mut lines| async move {
+        let line = match tokio::time::timeout(ALIVE, lines.recv()).await {
+            Ok(line) => line?,
+            Err(_) => Bytes::from_static(b"\n"),
+        };
+        Some((Ok::<_, Infallible>(line), lines))
+    });
+    let mut response = Body::from_stream(body).into_response();
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/jsonl"));
+    Ok(response)
+}
+
+struct Work {
+    app: AppState,
+    session: Session,
+    repair: Option<Acting>,
+    sender: mpsc::Sender<Bytes>,
+}
+
+impl Work {
+    async fn all(&self, items: Vec<VersionOf>) {
+        let mut looked_at = stream::iter(items.into_iter().enumerate())
+            .map(|(item, version)| self.one(item, version).boxed())
+            .buffer_unordered(AT_ONCE);
+        let mut lines = 0;
+        while let Some(sent) = looked_at.next().await {
+            lines += sent;
+        }
+        self.send(&CheckLine::End { lines }).await;
+    }
+
+    /// Looks at the copies of one version. Returns how many lines were sent.
+    async fn one(&self, item: usize, VersionOf { space, version }: VersionOf) -> usize {
+        let app = &self.app;
+        let opened = async {
+            let opened = app.catalog.open_by_id(&self.session.caller, space, version).await?;
+            if self.repair.is_some() {
+                authorize(&app.catalog, &self.session.caller, &opened.path, Permission::Write).await?;
+            }
+            Ok::<_, ApiError>(opened)
+        };
+        let opened = match opened.await {
+            Ok(opened) => opened,
+            Err(error) => {
+                self.send(&CheckLine::Version { item, problem: error.to_problem() }).await;
+                return 1;
+            }
+        };
+        let mut lines = 0;
+        for replica in &opened.replicas {
+            if !matches!(app.stores.site_of(replica.store).await, Ok(None)) {
+                continue;
+            }
+            let found = check_copy(app, &opened, replica, self.repair.as_ref()).await.on_path(&opened.path);
+            let outcome = match found {
+                Ok(Found { bytes, is_repaired }) => Outcome::Done(Checked { bytes, is_repaired }),
+                Err(error) => Outcome::Failed(error.to_problem()),
+            };
+            self.send(&CheckLine::Copy { item, store: replica.store, outcome }).await;
+            lines += 1;
+        }
+        lines
+    }
+
+    async fn send(&self, line: &CheckLine) {
+        let mut bytes = serde_json::to_vec(line).unwrap_or_default();
+        bytes.push(b'\n');
+        // Whoever asked may have gone; then the work is dropped.
+        let _ = self.sender.send(bytes.into()).await;
+    }
+}

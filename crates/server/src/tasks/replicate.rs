@@ -1,0 +1,144 @@
+//! Makes copies at this site of what is below a path, of every object that has no good one here.
+//!
+//! Killed anywhere it goes on where its cursor stands; what was written and not told is told first, so that nothing is
+//! fetched twice.
+
+use std::collections::HashSet;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use percale_catalog::{ArrivalBody, EntryKind, ListOptions, OpenVersion, Space};
+use percale_core::ids::VersionId;
+use percale_core::{ErrorCode, ObjectPath, Position};
+use percale_federation::follow;
+
+use super::Attempt;
+use super::verify::opened;
+use crate::abroad::Copied;
+use crate::app::system_caller;
+use crate::fetch::{Fetch, Wanted};
+use crate::{ApiError, OnPath as _, Result};
+
+/// Entries in one step: two batches of small objects.
+const STEP: usize = 1000;
+/// Arrivals that are looked at in one step.
+const ARRIVALS: usize = 1000;
+/// How long this site's follower is waited for at the end, so that whoever looks then sees the copies.
+const CATCH_UP: Duration = Duration::from_secs(2);
+
+pub(super) async fn run(attempt: &Attempt, path: &ObjectPath, from: Option<&str>) -> Result<()> {
+    let app = &attempt.app;
+    let space = space_of(attempt, path).await?;
+    let first = match from {
+        Some(name) if name != app.site.name => Some(app.fabric.named(name)?.id),
+        _ => None,
+    };
+    let under_way = end_left_over(attempt, &space).await?;
+    let fetch = Fetch::new(app.clone(), space.clone(), attempt.acting.clone(), first);
+    let furthest: Mutex<Option<Position>> = Mutex::new(None);
+    let full: Mutex<Option<ApiError>> = Mutex::new(None);
+    let done = |version: &OpenVersion, outcome: Result<Copied>| match outcome {
+        Ok(Copied::At(position)) => {
+            let mut furthest = furthest.lock().unwrap_or_else(PoisonError::into_inner);
+            if furthest.is_none_or(|known| (known.term, known.seq) < (position.term, position.seq)) {
+                *furthest = Some(position);
+            }
+            attempt.progress.done(1, version.size.0);
+        }
+        // It was replaced or removed meanwhile, or somebody else brought it.
+        Ok(Copied::NotWanted) => attempt.progress.done(1, 0),
+        Err(error) => {
+            if error.code() == ErrorCode::NoSpace {
+                full.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error.clone());
+            }
+            attempt.failed(&version.path, "failed", &error);
+        }
+    };
+    let mut after = attempt.progress.after();
+    loop {
+        let mut options = ListOptions::default();
+        options.after = after.clone();
+        options.limit = STEP;
+        options.recursive = true;
+        options.replicas = true;
+        let page = app.catalog.list(&attempt.task.caller, path, options).await.on_path(path)?;
+        let mut wanted = Vec::new();
+        for listed in page.items.into_iter().filter(|listed| listed.entry.kind == EntryKind::Object) {
+            let Some(version) = opened(listed, page.position) else { continue };
+            if under_way.contains(&version.version) || is_here(attempt, &version).await? {
+                attempt.progress.done(1, 0);
+                continue;
+            }
+            let store = app.stores.for_new_data(&space.name).await?;
+            wanted.push(Wanted { version, store });
+        }
+        fetch.all(wanted, &done).await;
+        let full = full.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(error) = full {
+            // The others would fail in the same way. What failed is recorded with the step.
+            attempt.progress.step(after);
+            return Err(error);
+        }
+        attempt.step(page.next.clone())?;
+        after = page.next;
+        if after.is_none() {
+            break;
+        }
+    }
+    let furthest = furthest.into_inner().unwrap_or_else(PoisonError::into_inner);
+    if let Some(position) = furthest {
+        drop(follow::caught_up(&app.fabric, position, CATCH_UP).await);
+    }
+    Ok(())
+}
+
+/// Returns the space that a path is in.
+pub(super) async fn space_of(attempt: &Attempt, path: &ObjectPath) -> Result<Space> {
+    let name = path.space().ok_or_else(|| ApiError::invalid(format!("{path} is in no space")))?;
+    attempt.app.catalog.space(&system_caller(), &name).await.on_path(path)
+}
+
+/// Tells whether this site has a copy of a version that can be read.
+async fn is_here(attempt: &Attempt, version: &OpenVersion) -> Result<bool> {
+    for replica in version.replicas.iter().filter(|replica| replica.state.is_readable()) {
+        match attempt.app.stores.site_of(replica.store).await {
+            Ok(None) => return Ok(true),
+            Ok(Some(_)) => {}
+            // A store that nobody has told of yet is not one of this site.
+            Err(error) if error.code() == ErrorCode::SiteUnavailable => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(false)
+}
+
+/// Has the home told of what an earlier attempt left written. Returns the versions of which it was told and that may not show
+/// here yet.
+///
+/// # Errors
+/// `SiteUnavailable` while the home does not answer: what is fetched now could not be told either.
+async fn end_left_over(attempt: &Attempt, space: &Space) -> Result<HashSet<VersionId>> {
+    let app = &attempt.app;
+    app.abroad.tidy().await?;
+    let mut told = HashSet::new();
+    let mut after = None;
+    loop {
+        let arrivals = app.catalog.written_arrivals(ARRIVALS, after).await?;
+        let Some(last) = arrivals.last() else { return Ok(told) };
+        after = Some(last.id);
+        for arrival in arrivals.into_iter().filter(|arrival| arrival.space == space.id) {
+            if !matches!(arrival.body, ArrivalBody::Copy { .. }) {
+                continue;
+            }
+            match (arrival.told, arrival.version) {
+                (Some(_), Some(version)) => drop(told.insert(version)),
+                // Another task has it in hand, and tells of it.
+                _ if app.abroad.is_going(arrival.id) => {}
+                _ => {
+                    let detail = format!("the home of space {} does not take note of copies yet", space.name);
+                    return Err(ApiError::new(ErrorCode::SiteUnavailable, detail));
+                }
+            }
+        }
+    }
+}
