@@ -7,7 +7,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
     admin, api, cat, check, completion, config, doctor, events, find, grant, locate, login, ls, namespace,
-    serve, site, space, stat, store, task, token, transfer, usage,
+    replicate, serve, site, space, stat, store, task, token, transfer, usage,
 };
 use crate::demo::DemoArgs;
 use crate::output::ColorWhen;
@@ -123,6 +123,10 @@ pub enum Command {
     /// Compare with local files, or read and hash every replica
     #[command(visible_alias = "verify")]
     Check(check::CheckArgs),
+    /// Make copies at a site
+    Replicate(replicate::ReplicateArgs),
+    /// Remove the copies of a site
+    Evict(replicate::EvictArgs),
     /// Look after managed tasks
     #[command(subcommand)]
     Task(task::TaskCommand),

@@ -15,6 +15,7 @@ pub mod locate;
 pub mod login;
 pub mod ls;
 pub mod namespace;
+pub mod replicate;
 pub mod serve;
 pub mod site;
 pub mod space;
@@ -53,6 +54,8 @@ pub async fn run(command: Command, context: &Context) -> Result {
         Command::Rm(args) => namespace::rm(args, context).await,
         Command::Mkdir(args) => context.interruptible(namespace::mkdir(args, context)).await?,
         Command::Check(args) => check::run(args, context).await,
+        Command::Replicate(args) => replicate::replicate(args, context).await,
+        Command::Evict(args) => replicate::evict(args, context).await,
         Command::Task(command) => task::run(command, context).await,
         Command::Events(args) => context.interruptible(events::run(args, context)).await?,
         Command::Token(command) => context.interruptible(token::run(command, context)).await?,

@@ -151,7 +151,7 @@ impl Client {
     /// # Errors
     /// As the site answers.
     pub async fn peer_hand_over(&self, task: &HandOver) -> crate::Result<Task> {
-        let call = Call::new("submit a task at another site", Method::POST, "/v1/peer/tasks").json(task);
+        let call = Call::new("submit a task", Method::POST, "/v1/peer/tasks").json(task);
         self.json(call.repeat(Repeat::Safe)).await
     }
 

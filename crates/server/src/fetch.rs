@@ -131,9 +131,9 @@ impl Fetch {
                     }
                 }
             }
-            let batches = groups.into_iter().flat_map(|((site, _), group)| {
-                in_batches(group).into_iter().map(move |batch| (site, batch))
-            });
+            let batches = groups
+                .into_iter()
+                .flat_map(|((site, _), group)| in_batches(group).into_iter().map(move |batch| (site, batch)));
             let batches: Vec<BoxFuture<'_, Vec<Small>>> =
                 batches.map(|(site, batch)| self.batch(site, batch, done).boxed()).collect();
             let mut ended = stream::iter(batches).buffer_unordered(BATCHES);
@@ -144,12 +144,7 @@ impl Fetch {
     }
 
     /// Fetches and writes one batch from one source. Returns what it did not give.
-    async fn batch(
-        &self,
-        site: SiteId,
-        batch: Vec<Small>,
-        done: OnEnd<'_>,
-    ) -> Vec<Small> {
+    async fn batch(&self, site: SiteId, batch: Vec<Small>, done: OnEnd<'_>) -> Vec<Small> {
         let (fetched, missing) = self.pull(site, batch).await;
         let Some((first, _)) = fetched.first() else { return missing };
         let store = first.wanted.store.clone();
@@ -227,7 +222,8 @@ impl Fetch {
                         metrics::counter!("percale_checksum_mismatches_total").increment(1);
                         let path = &one.wanted.version.path;
                         tracing::error!(%path, site = member.name, "wrong bytes from another site");
-                        let detail = format!("site {} sent wrong bytes; nothing of them was kept", member.name);
+                        let detail =
+                            format!("site {} sent wrong bytes; nothing of them was kept", member.name);
                         return Err(ApiError::new(ErrorCode::Integrity, detail));
                     }
                     *place = Some(data.bytes);
@@ -388,6 +384,7 @@ async fn tell(
 ) -> Result<Vec<Result<Copied>>> {
     let paths: Vec<ObjectPath> = copies.iter().map(|(path, ..)| path.clone()).collect();
     let outcomes = app.abroad.copies(app.lease.current()?, space, copies).await;
-    let named = paths.iter().zip(outcomes).map(|(path, outcome)| outcome.map_err(|error| error.with_path(path)));
+    let named =
+        paths.iter().zip(outcomes).map(|(path, outcome)| outcome.map_err(|error| error.with_path(path)));
     Ok(named.collect())
 }

@@ -16,8 +16,13 @@ async fn fill(site: &Site, count: usize) {
     let catalog = &site.catalog;
     catalog.set_grant(&site.admin, &path("/lab/3"), subject("alice"), Permission::Write).await.unwrap();
     site.prepare(site.wanted("/lab/pending", Condition::New)).await.unwrap();
-    let new =
-        NewTask { id: None, kind: "verify".into(), spec: serde_json::json!({}), deadline: None, idempotency_key: None };
+    let new = NewTask {
+        id: None,
+        kind: "verify".into(),
+        spec: serde_json::json!({}),
+        deadline: None,
+        idempotency_key: None,
+    };
     catalog.submit_task(&user("alice"), new).await.unwrap();
     let key = AnswerKey { caller: "user:alice".into(), key: "k".into() };
     catalog.remember(&key, [7; 32]).await.unwrap();

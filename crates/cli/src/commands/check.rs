@@ -29,13 +29,15 @@ const HASHED_AT_ONCE: usize = 4;
 /// `percale check`
 #[derive(Debug, Args)]
 #[command(after_help = "\
-With one path of the fabric: counts the replicas by state; --deep reads and hashes every one of them at the site, as a task.
+With one path of the fabric: counts the replicas by state; --deep has every one of them read and hashed by the site that
+holds it, as a task; --repair replaces what is damaged or lost there, if there is a good one elsewhere.
 With a local path and one of the fabric: compares them by content, reading the local files only.
 Exit code 7 if something is missing, different or damaged.
 
 Examples:
   percale check percale:/climate
   percale check --deep percale:/climate
+  percale check --deep --repair percale:/climate
   percale check --deep --detach percale:/climate       prints the id of the task
   percale check ./run7 percale:/climate/run7
   percale check --one-way --json ./run7 percale:/climate/run7 | jq -r 'select(.status != \"same\") | .path'")]
@@ -46,6 +48,9 @@ pub struct CheckArgs {
     /// Read and hash every replica
     #[arg(long)]
     deep: bool,
+    /// Replace replicas that are damaged or lost by good ones from elsewhere
+    #[arg(long, requires = "deep")]
+    repair: bool,
     /// Do not wait for a deep check; print the id of its task
     #[arg(long, requires = "deep")]
     detach: bool,
@@ -85,7 +90,7 @@ pub async fn run(args: CheckArgs, context: &Context) -> Result {
 /// Has the site read everything.
 async fn deep(args: &CheckArgs, path: &FabricPath, context: &Context) -> Result {
     let client = context.client_for([path])?;
-    let spec = TaskSpec::Verify { path: path.path.clone() };
+    let spec = TaskSpec::Verify { path: path.path.clone(), repair: args.repair };
     let submitted =
         context.interruptible(client.submit(&NewTask { spec, label: None, deadline: None })).await??;
     if args.detach {
@@ -130,7 +135,15 @@ async fn deep(args: &CheckArgs, path: &FabricPath, context: &Context) -> Result 
         0 => Ok(()),
         bad => {
             let failure = Failure::new(ErrorCode::Integrity, format!("{} not good", count(bad, "replica")));
-            Err(failure.with_hint("Nothing wrong is served. `percale ls -L` shows the states; put the files again to repair them."))
+            let hint = match args.repair {
+                true => {
+                    "Nothing wrong is served. There is no good replica to repair them from: put the files again."
+                }
+                false => {
+                    "Nothing wrong is served. --repair replaces them from good replicas; where there is none, put the files again."
+                }
+            };
+            Err(failure.with_hint(hint))
         }
     }
 }

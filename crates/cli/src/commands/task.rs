@@ -28,7 +28,7 @@ const SHOWN_ITEMS: usize = 20;
 /// `percale task`
 #[derive(Debug, Subcommand)]
 pub enum TaskCommand {
-    /// List tasks, the newest first
+    /// List the tasks that run at the site, the newest first
     #[command(visible_alias = "ls")]
     List(ListArgs),
     /// Show tasks
@@ -230,9 +230,12 @@ async fn list(client: &Client, args: &ListArgs) -> Result<Vec<Task>> {
 
 fn describe(spec: &TaskSpec) -> String {
     match spec {
-        TaskSpec::Verify { path } => format!("verify {}", show(path)),
+        TaskSpec::Verify { path, repair: false } => format!("verify {}", show(path)),
+        TaskSpec::Verify { path, repair: true } => format!("verify and repair {}", show(path)),
         TaskSpec::Delete { path } => format!("delete {}", show(path)),
         TaskSpec::Copy { from, to } => format!("copy {} -> {}", show(from), show(to)),
+        TaskSpec::Replicate { path, to, .. } => format!("replicate {} to {to}", show(path)),
+        TaskSpec::Evict { path, from } => format!("evict {} from {from}", show(path)),
         _ => "other work".to_owned(),
     }
 }

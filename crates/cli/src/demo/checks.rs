@@ -304,7 +304,11 @@ fn succeeded(output: &std::process::Output) -> anyhow::Result<()> {
 /// Submits a verification of the whole space and waits for its end.
 pub async fn deep_check(demo: &Demo) -> anyhow::Result<Task> {
     let path = ObjectPath::of_space(&demo.space);
-    let new = NewTask { spec: TaskSpec::Verify { path, repair: false }, label: Some("demo".to_owned()), deadline: None };
+    let new = NewTask {
+        spec: TaskSpec::Verify { path, repair: false },
+        label: Some("demo".to_owned()),
+        deadline: None,
+    };
     let task = demo.client.submit(&new).await?;
     let began = Instant::now();
     loop {

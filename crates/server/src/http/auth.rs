@@ -202,9 +202,8 @@ fn of_site(parts: &Parts, app: &AppState, key: &SitePublicKey) -> Result<Session
 /// # Errors
 /// `token_invalid`, `token_expired`; `site_refused` if the site that signed it was removed.
 pub(crate) fn delegated_here(app: &AppState, text: &str) -> Result<(Arc<Member>, Delegation)> {
-    let (signer, mut delegation) = signed(app, text, |signatory, clock| {
-        Delegation::verify(text, signatory, app.site.id, clock)
-    })?;
+    let (signer, mut delegation) =
+        signed(app, text, |signatory, clock| Delegation::verify(text, signatory, app.site.id, clock))?;
     delegation.caller = delegation.caller.seen(&signer.name, &app.site.name);
     Ok((signer, delegation))
 }

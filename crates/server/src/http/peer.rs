@@ -349,7 +349,8 @@ async fn evict(
     session: Session,
     Json(Evict { items }): Json<Evict>,
 ) -> Result<Json<EvictAnswers>> {
-    let refused = || ApiError::new(ErrorCode::SiteRefused, "only members of the fabric have copies to let go");
+    let refused =
+        || ApiError::new(ErrorCode::SiteRefused, "only members of the fabric have copies to let go");
     let site = session.site.as_ref().ok_or_else(refused)?;
     require_room(items.len())?;
     let actor = match session.caller.user {

@@ -188,7 +188,9 @@ async fn to_its_site(
     task.deadline = Some(task.deadline.map_or(ends, |deadline| deadline.min(ends)));
     let client = app.fabric.client_at(site.id, &Acting::User(caller.clone()), position)?;
     let task = client.peer_hand_over(&HandOver { id, task, delegation, idempotency_key }).await;
-    let task = task.map_err(percale_federation::Error::from)?;
+    let task = task.map_err(|error| {
+        ApiError::from(percale_federation::Error::from(error)).context(format!("site {}", site.name))
+    })?;
     app.tasks.note_elsewhere(task.id, site.id);
     Ok(task)
 }

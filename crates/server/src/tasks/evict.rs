@@ -87,14 +87,18 @@ async fn let_go(attempt: &Attempt, space: &Space, copies: &[Own]) -> Result<Opti
             answers.into_iter().map(|answer| answer.map(position).map_err(ApiError::from)).collect()
         }
         Some(home) => {
-            let items = copies.iter().map(|Own { copy, .. }| {
-                OwnCopy { space: copy.space, version: copy.version, store: copy.store }
+            let items = copies.iter().map(|Own { copy, .. }| OwnCopy {
+                space: copy.space,
+                version: copy.version,
+                store: copy.store,
             });
             let client = app.fabric.client(home, &attempt.acting)?;
             let answers = client.peer_evict(&Evict { items: items.collect() }).await;
             let answers = answers.map_err(percale_federation::Error::from)?.items;
             if answers.len() != copies.len() {
-                return Err(ApiError::internal("the home of the space answered for another number of copies"));
+                return Err(ApiError::internal(
+                    "the home of the space answered for another number of copies",
+                ));
             }
             let outcome = |answer| match answer {
                 Outcome::Done(position) => Ok(position),

@@ -155,12 +155,7 @@ pub(crate) async fn check_copy(
 }
 
 /// Replaces a copy on an own store, which is known to be bad, by a good one from elsewhere.
-async fn replace(
-    app: &AppState,
-    version: &OpenVersion,
-    replica: &Replica,
-    acting: &Acting,
-) -> Result<Found> {
+async fn replace(app: &AppState, version: &OpenVersion, replica: &Replica, acting: &Acting) -> Result<Found> {
     let name = version.path.space().ok_or_else(|| ApiError::invalid("it is in no space"))?;
     let space = app.catalog.space(&system_caller(), &name).await?;
     let store = app.stores.get(replica.store).await?;
@@ -209,7 +204,9 @@ async fn ask_site(
         }
     }
     let error = match hear_site(attempt, path, site, &versions, repair, &mut left).await {
-        Ok(()) => ApiError::new(ErrorCode::Integrity, "the site that should have this copy knows nothing of it"),
+        Ok(()) => {
+            ApiError::new(ErrorCode::Integrity, "the site that should have this copy knows nothing of it")
+        }
         Err(error) => error,
     };
     for (at, store) in left {
@@ -250,7 +247,9 @@ async fn hear_site(
         match line {
             CheckLine::Copy { item, store, outcome } => {
                 // A copy that came since is none that this task looks at.
-                let Some(version) = versions.get(item).filter(|_| left.remove(&(item, store))) else { continue };
+                let Some(version) = versions.get(item).filter(|_| left.remove(&(item, store))) else {
+                    continue;
+                };
                 let found = match outcome {
                     Outcome::Done(checked) => {
                         Ok(Found { bytes: checked.bytes, is_repaired: checked.is_repaired })

@@ -12,4 +12,5 @@ mod joining;
 mod liar;
 mod namespace;
 mod outgoing;
+mod tasks;
 mod trust;

@@ -35,7 +35,8 @@ pub(super) async fn check(
     Json(CheckCopies { items, repair }): Json<CheckCopies>,
 ) -> Result<Response> {
     let refuse = |detail: &str| ApiError::new(ErrorCode::SiteRefused, detail);
-    let site = session.site.clone().ok_or_else(|| refuse("only members of the fabric ask for a check of copies"))?;
+    let site =
+        session.site.clone().ok_or_else(|| refuse("only members of the fabric ask for a check of copies"))?;
     require_room(items.len())?;
     if let Some(text) = &repair {
         let (signer, delegation) = delegated_here(&app, text)?;

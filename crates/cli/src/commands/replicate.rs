@@ -1,0 +1,120 @@
+//! `replicate`, `evict`: which sites hold copies.
+
+use clap::Args;
+use percale_api::tasks::{NewTask, Task, TaskSpec};
+use percale_client::Client;
+
+use super::grant::fabric_path;
+use super::task;
+use crate::address::FabricPath;
+use crate::context::Context;
+use crate::failure::{Failure, Result};
+use crate::wildcards::expand;
+
+/// `percale replicate`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Every object gets a copy at the site unless it has a good one there. Bytes go from site to site, each group of 1 MiB
+verified; this computer only watches. The work is a task of the site that gets the copies: Ctrl-C stops the watching, not
+the task. Run again, it does only what is missing.
+
+Examples:
+  percale replicate percale:/climate/run7 --to baltic
+  percale replicate percale:/climate/run7 --to baltic --to coast
+  percale replicate percale:/climate/run7 --to baltic --from alps     reads the copies at alps first
+  percale replicate 'percale:/climate/*.nc' --to baltic --detach      prints the ids of the tasks")]
+pub struct ReplicateArgs {
+    /// What to copy, with everything below
+    #[arg(value_parser = fabric_path, required = true, value_name = "PATH")]
+    paths: Vec<FabricPath>,
+    /// The site that gets the copies; may be repeated
+    #[arg(long, value_name = "SITE", required = true)]
+    to: Vec<String>,
+    /// The site whose copies are read first
+    #[arg(long, value_name = "SITE")]
+    from: Option<String>,
+    /// Do not wait; print the ids of the tasks
+    #[arg(long)]
+    detach: bool,
+}
+
+/// `percale evict`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+An object keeps its last good copy: where the site has it, that is said, and the exit code is 6. The names stay, and the
+content can be read from the other sites.
+
+Examples:
+  percale evict percale:/climate/run7 --from coast
+  percale evict percale:/climate/run7 percale:/climate/run8 --from coast --detach")]
+pub struct EvictArgs {
+    /// What to remove the copies of, with everything below
+    #[arg(value_parser = fabric_path, required = true, value_name = "PATH")]
+    paths: Vec<FabricPath>,
+    /// The site whose copies are removed
+    #[arg(long, value_name = "SITE")]
+    from: String,
+    /// Do not wait; print the ids of the tasks
+    #[arg(long)]
+    detach: bool,
+}
+
+/// Has copies made.
+pub async fn replicate(args: ReplicateArgs, context: &Context) -> Result {
+    let client = context.client_for(&args.paths)?;
+    let mut specs = Vec::new();
+    for path in wanted(&client, args.paths, context).await? {
+        for to in &args.to {
+            let (path, to, from) = (path.path.clone(), to.clone(), args.from.clone());
+            specs.push(TaskSpec::Replicate { path, to, from });
+        }
+    }
+    run(&client, specs, "replicating", args.detach, context).await
+}
+
+/// Has copies removed.
+pub async fn evict(args: EvictArgs, context: &Context) -> Result {
+    let client = context.client_for(&args.paths)?;
+    let paths = wanted(&client, args.paths, context).await?;
+    let specs = paths.into_iter().map(|path| TaskSpec::Evict { path: path.path, from: args.from.clone() });
+    run(&client, specs.collect(), "evicting", args.detach, context).await
+}
+
+async fn wanted(client: &Client, paths: Vec<FabricPath>, context: &Context) -> Result<Vec<FabricPath>> {
+    let paths = context.interruptible(expand(client, paths)).await??;
+    match paths.iter().find(|path| path.path.is_root()) {
+        Some(path) => {
+            let failure = Failure::usage(format!("{path} is in no space"));
+            Err(failure.with_hint("`percale ls percale:/` lists the spaces; name one."))
+        }
+        None => Ok(paths),
+    }
+}
+
+/// Submits tasks, which go on side by side, and watches one after the other.
+async fn run(
+    client: &Client,
+    specs: Vec<TaskSpec>,
+    verb: &'static str,
+    detach: bool,
+    context: &Context,
+) -> Result {
+    let mut tasks: Vec<Task> = Vec::with_capacity(specs.len());
+    for spec in specs {
+        let new = NewTask { spec, label: None, deadline: None };
+        let task = context.interruptible(client.submit(&new)).await??;
+        if detach {
+            context.output.one(&task, |task| task.id.to_string(), |task| task.id.to_string())?;
+        }
+        tasks.push(task);
+    }
+    let mut result = Ok(());
+    for task in tasks.into_iter().filter(|_| !detach) {
+        let ended = task::attach(context, client, task, verb, None).await?;
+        if context.output.json {
+            context.output.document(&ended)?;
+        }
+        result = result.and(task::outcome(context, client, &ended).await);
+    }
+    result
+}
