@@ -106,10 +106,15 @@ impl Catalog {
         self.ask(Clock).await
     }
 
-    /// Returns a number that grows when any journal grew, by this or another server. Others' records are noticed within
-    /// 100 ms while somebody holds a receiver.
+    /// Returns a number that grows when any journal grew, by this or another server, or a store of this site was changed by
+    /// this one. Others' records are noticed within 100 ms while somebody holds a receiver.
     pub fn watch(&self) -> tokio::sync::watch::Receiver<u64> {
         self.inner.notify.0.subscribe()
+    }
+
+    /// Says to those that [watch](Self::watch) that something changed of which no journal tells.
+    pub(crate) fn notice(&self) {
+        self.inner.notify.changed();
     }
 
     /// Waits until a snapshot may be written.

@@ -17,7 +17,9 @@ impl Catalog {
     /// # Errors
     /// `AlreadyExists` if the name is taken, `InvalidRequest`.
     pub async fn add_store(&self, new: NewStore) -> Result<Store> {
-        self.change(AddStore(new)).await
+        let added = self.change(AddStore(new)).await;
+        self.notice();
+        added
     }
 
     /// Returns the site's own stores, by name.
@@ -34,7 +36,9 @@ impl Catalog {
 
     /// Changes a store.
     pub async fn update_store(&self, id: StoreId, change: StoreChange) -> Result<Store> {
-        self.change(UpdateStore { id, change }).await
+        let updated = self.change(UpdateStore { id, change }).await;
+        self.notice();
+        updated
     }
 
     /// Removes a store.
@@ -42,7 +46,9 @@ impl Catalog {
     /// # Errors
     /// `NotEmpty` while replicas, intentions or garbage lie on it.
     pub async fn remove_store(&self, id: StoreId) -> Result<()> {
-        self.change(RemoveStore(id)).await
+        let removed = self.change(RemoveStore(id)).await;
+        self.notice();
+        removed
     }
 }
 

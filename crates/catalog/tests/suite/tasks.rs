@@ -144,6 +144,18 @@ async fn submitting_twice_with_one_key_is_once(site: Site) {
     assert_eq!(other.caller, user("bob"));
 }
 
+async fn a_task_that_has_its_id_already_is_submitted_once(site: Site) {
+    let catalog = &site.catalog;
+    let id = TaskId::new();
+    let with_id = NewTask { id: Some(id), ..new("evict") };
+    let task = catalog.submit_task(&user("alice"), with_id.clone()).await.unwrap();
+    assert_eq!(task.id, id);
+    let again = NewTask { kind: "copy".into(), ..with_id.clone() };
+    assert_eq!(catalog.submit_task(&user("alice"), again).await.unwrap(), task, "the first task again");
+    let taken = kind(catalog.submit_task(&user("bob"), with_id).await);
+    assert_eq!(taken, ErrorKind::Conflict { version: None });
+}
+
 async fn a_task_outlives_its_server(site: Site) {
     let catalog = &site.catalog;
     let task = catalog.submit_task(&user("alice"), new("verify")).await.unwrap();
@@ -235,6 +247,7 @@ on_both!(
     a_task_is_its_owners,
     listing_tasks,
     submitting_twice_with_one_key_is_once,
+    a_task_that_has_its_id_already_is_submitted_once,
     a_task_outlives_its_server,
     a_cancelled_task_stops_its_worker,
     faults_deadlines_and_used_up_attempts,

@@ -9,7 +9,7 @@ use http::{HeaderMap, StatusCode, Uri, header};
 use percale_api::peer::HandOver;
 use percale_api::tasks::{NewTask, Progress, Task, TaskItem, TaskSpec};
 use percale_api::{Page, Problem};
-use percale_catalog::TaskFilter;
+use percale_catalog::{PeerState, TaskFilter};
 use percale_core::access::{Caller, Permission, Subject};
 use percale_core::ids::TaskId;
 use percale_core::state::TaskState;
@@ -257,6 +257,11 @@ async fn check(app: &AppState, caller: &Caller, spec: &TaskSpec) -> Result<()> {
         TaskSpec::Replicate { path, from, .. } => {
             if let Some(from) = from.as_ref().filter(|from| **from != app.site.name) {
                 app.fabric.named(from)?;
+            }
+            let own = app.fabric.roster().get(app.site.id).map(|own| own.state);
+            if own == Some(PeerState::Drained) {
+                let detail = format!("site {} is drained: it takes no new copies", app.site.name);
+                return Err(ApiError::new(ErrorCode::ReadOnly, detail).with_path(path));
             }
             needs(path, Permission::Write).await
         }

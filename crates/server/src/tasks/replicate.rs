@@ -132,8 +132,8 @@ async fn end_left_over(attempt: &Attempt, space: &Space) -> Result<HashSet<Versi
             }
             match (arrival.told, arrival.version) {
                 (Some(_), Some(version)) => drop(told.insert(version)),
-                // Another task has it in hand, and tells of it.
-                _ if app.abroad.is_going(arrival.id) => {}
+                // Another task or server has it in hand, and tells of it.
+                _ if app.abroad.is_going(arrival.id) || arrival.lease != attempt.holder.lease => {}
                 _ => {
                     let detail = format!("the home of space {} does not take note of copies yet", space.name);
                     return Err(ApiError::new(ErrorCode::SiteUnavailable, detail));
