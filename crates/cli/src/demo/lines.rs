@@ -58,12 +58,8 @@ impl Line {
     fn shown(&self) -> String {
         let mut shown = self.text.clone();
         if let Some(time) = self.time {
-            let columns = [
-                format!("{shown:<TEXT_WIDTH$}"),
-                format!("{:>7}", seconds(time)),
-                format!("{:>13}", self.rate),
-            ];
-            shown = columns.concat();
+            // What is too long for its column moves the next ones, but never touches them.
+            shown = format!("{shown:<TEXT_WIDTH$} {:>7} {:>13}", seconds(time), self.rate);
         }
         if !self.limit.is_empty() {
             shown = format!("{shown}   ({})", self.limit);
@@ -77,7 +73,7 @@ impl Line {
 
 /// Columns before the text, and those that most texts fit into.
 const INDENT: usize = 16;
-const TEXT_WIDTH: usize = 61;
+const TEXT_WIDTH: usize = 60;
 
 impl Lines {
     /// Begins.
@@ -208,8 +204,10 @@ mod tests {
             .rate("5 MB/s", "disk alone 9 MB/s")
             .note("real");
         let expected =
-            format!("{:<61}  1.5 s       5 MB/s   (disk alone 9 MB/s)\n                real", "two files");
+            format!("{:<61}  1.5 s        5 MB/s   (disk alone 9 MB/s)\n                real", "two files");
         assert_eq!(line.shown(), expected);
+        let long = Line::new("x".repeat(70)).time(Duration::from_secs(20)).rate("16737.25 files/s", "");
+        assert_eq!(long.shown(), format!("{}  20.0 s 16737.25 files/s", "x".repeat(70)));
         assert_eq!(Line::new("only words").shown(), "only words");
     }
 }
