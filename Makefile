@@ -11,7 +11,7 @@ help: ## show this list
 	@sed -n 's/^\([a-z]*\):.*## /\1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r target text; do \
 	    printf 'make %-11s %s\n' "$$target" "$$text"; done
 
-demo: ## one site on this machine, with real scientific files, put through its paces
+demo: ## three sites on this machine with a network between them and real scientific files, put through their paces
 	@scripts/bootstrap demo
 	@cargo build --release --package percale-cli
 	@target/release/percale demo $(ARGS)

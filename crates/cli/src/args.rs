@@ -31,10 +31,12 @@ Examples:
 
 const DEMO: &str = "\
 Examples:
-  percale demo                     then look around until Ctrl-C
-  percale demo --check             ends after the checks; the exit code says whether all passed
-  percale demo --data ./mydata     with files of your own
-  percale demo --clean             removes what it made";
+  percale demo                          then look around until Ctrl-C
+  percale demo --check                  ends after the checks; the exit code says whether all passed
+  percale demo --data ./mydata          with files of your own
+  percale demo --delay 40 --rate 400    sites far apart: 80 ms there and back, 400 Mbit/s
+  percale demo --catalog postgres       with PostgreSQL, which must be installed
+  percale demo --clean                  removes what it made";
 
 /// One namespace over the storage of research sites: verified transfers, checked replicas.
 #[derive(Debug, Parser)]
@@ -152,7 +154,7 @@ pub enum Command {
     Admin(admin::AdminCommand),
     /// Check everything that a support person would ask for
     Doctor(doctor::DoctorArgs),
-    /// Run a site here with sample data, and put it through its paces
+    /// Run three sites here with sample data, and put them through their paces
     #[command(after_help = DEMO)]
     Demo(DemoArgs),
     /// Show and change profiles

@@ -81,6 +81,10 @@ async fn demo(args: crate::demo::DemoArgs, context: &Context) -> Result {
         Ok(Ended::Passed) => Ok(()),
         Ok(Ended::Failed) => Err(Failure::told(ErrorCode::Internal)),
         Ok(Ended::Interrupted) => Err(Failure::told(ErrorCode::Interrupted)),
+        Err(error) if error.is::<crate::demo::NotInstalled>() => {
+            let failure = Failure::usage(error.to_string());
+            Err(failure.with_hint("Install the package postgresql, or leave --catalog out to use SQLite."))
+        }
         Err(error) => {
             let failure = Failure::new(ErrorCode::Internal, format!("cannot run the demo: {error:#}"));
             Err(failure.with_hint("`percale demo --clean` removes what an earlier run left."))

@@ -1,12 +1,13 @@
 //! The checks of a site at work.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
+use percale_api::access::NewGrant;
 use percale_api::entries::{Entry, Kind};
 use percale_api::spaces::{Layout, NewSpace, NewStore, SpaceScope};
 use percale_api::tasks::{NewTask, Task, TaskSpec};
@@ -14,13 +15,14 @@ use percale_client::get::GetOptions;
 use percale_client::put::PutOptions;
 use percale_client::{Client, Item, ListOptions, Outcome, Report};
 use percale_core::ObjectPath;
+use percale_core::access::Permission;
 use percale_core::path::SpaceName;
 use percale_core::state::TaskState;
 use percale_core::tree::RootHash;
 
 use super::Demo;
 use super::disk::{self, blocking};
-use super::folder::Folder;
+use super::fabric::{ALPS, Fabric};
 use super::lines::{Line, mb_per_s, rate, size};
 use super::sources::Origin;
 
@@ -51,19 +53,15 @@ impl Expected {
         self.0.len()
     }
 
-    /// Returns the bytes of all.
-    pub fn bytes(&self) -> u64 {
-        self.0.values().map(|(size, _)| size).sum()
+    /// Returns the largest object below a collection.
+    pub fn largest(&self, below: &str) -> Option<&ObjectPath> {
+        let inside = self.0.iter().filter(|(path, _)| path.as_str().starts_with(below));
+        inside.max_by_key(|(_, (size, _))| *size).map(|(path, _)| path)
     }
 
-    /// Returns the largest object.
-    pub fn largest(&self) -> Option<&ObjectPath> {
-        self.0.iter().max_by_key(|(_, (size, _))| *size).map(|(path, _)| path)
-    }
-
-    /// Returns the first object of at least so many bytes, with its size and hash.
-    pub fn at_least(&self, bytes: u64) -> Option<(&ObjectPath, u64, RootHash)> {
-        self.0.iter().find(|(_, (size, _))| *size >= bytes).map(|(path, (size, root))| (path, *size, *root))
+    /// Returns the hash of an object.
+    pub fn root_of(&self, path: &ObjectPath) -> Option<RootHash> {
+        self.0.get(path).map(|(_, root)| *root)
     }
 
     /// Compares with what the site has: the same objects, no more and no fewer, each with its size and hash.
@@ -90,22 +88,26 @@ impl Expected {
     }
 }
 
-/// Makes the store and a space of its own for this run.
+/// Makes a store at each site, and a space of its own for this run, at home at the first one; the administrators of the
+/// others may write to it.
 ///
 /// # Errors
-/// The site refuses.
-pub async fn prepare_space(client: &Client, folder: &Folder) -> anyhow::Result<SpaceName> {
-    if !client.all_stores().await?.iter().any(|store| store.name == STORE) {
-        let store = NewStore {
-            name: STORE.to_owned(),
-            connector: "posix".to_owned(),
-            layout: Layout::Managed,
-            config: serde_json::json!({ "root": folder.store() }),
-            secret: None,
-        };
-        client.add_store(&store).await?;
+/// A site refuses.
+pub async fn prepare_space(fabric: &Fabric) -> anyhow::Result<SpaceName> {
+    for (site, client) in fabric.sites.iter().zip(&fabric.clients) {
+        if !client.all_stores().await?.iter().any(|store| store.name == STORE) {
+            let store = NewStore {
+                name: STORE.to_owned(),
+                connector: "posix".to_owned(),
+                layout: Layout::Managed,
+                config: serde_json::json!({ "root": site.place().store() }),
+                secret: None,
+            };
+            client.add_store(&store).await?;
+        }
     }
-    let taken = client.all_spaces().await?;
+    let home = &fabric.clients[ALPS];
+    let taken = home.all_spaces().await?;
     let mut number = 1;
     let name = loop {
         let text = if number == 1 { "demo".to_owned() } else { format!("demo-{number}") };
@@ -116,9 +118,14 @@ pub async fn prepare_space(client: &Client, folder: &Folder) -> anyhow::Result<S
         number += 1;
     };
     let scope = SpaceScope::Private;
-    client
-        .create_space(&NewSpace { name: name.clone(), owner: None, scope, store: Some(STORE.to_owned()) })
+    home.create_space(&NewSpace { name: name.clone(), owner: None, scope, store: Some(STORE.to_owned()) })
         .await?;
+    for (site, client) in fabric.sites.iter().zip(&fabric.clients).skip(1) {
+        let user = client.whoami().await?.user.context("the administrator's token names nobody")?;
+        let subject = format!("{user}@site:{}", site.name()).parse()?;
+        let grant = NewGrant { subject, permission: Permission::Write };
+        home.grant(&ObjectPath::of_space(&name), &grant).await?;
+    }
     Ok(name)
 }
 
@@ -169,7 +176,7 @@ pub async fn ingest(demo: &mut Demo) -> anyhow::Result<Line> {
 /// Lists everything.
 pub async fn listing(demo: &mut Demo) -> anyhow::Result<Line> {
     let began = Instant::now();
-    let entries = list_all(demo).await?;
+    let entries = list_all(&demo.client, &demo.root()).await?;
     let took = began.elapsed();
     demo.expected.compare(&entries)?;
     let per_second = entries.len() as f64 / took.as_secs_f64().max(1e-9);
@@ -215,24 +222,32 @@ pub async fn read_back(demo: &mut Demo) -> anyhow::Result<Line> {
         .figure("cp_mb_per_s", mb_per_s(bytes, copy_took)))
 }
 
-/// Has the site read and hash everything.
+/// Has the sites read and hash every copy.
 pub async fn verify(demo: &mut Demo) -> anyhow::Result<Line> {
+    let entries = list_copies(&demo.client, &demo.root()).await?;
+    let (mut copies, mut bytes, mut sites) = (0, 0, BTreeSet::new());
+    for entry in &entries {
+        let replicas = entry.replicas.as_deref().unwrap_or_default();
+        copies += replicas.len() as u64;
+        bytes += entry.content.as_ref().map_or(0, |content| content.size * replicas.len() as u64);
+        sites.extend(replicas.iter().map(|replica| replica.site.as_str()));
+    }
+    ensure!(copies >= demo.expected.len() as u64, "{copies} copies of {} objects", demo.expected.len());
     let began = Instant::now();
-    let task = deep_check(demo).await?;
+    let task = deep_check(demo, demo.root(), false).await?;
     let took = began.elapsed();
     ensure!(task.state == TaskState::Succeeded, "the task ended as {}: {:?}", task.state, task.problem);
     ensure!(
-        task.progress.items_done == demo.expected.len() as u64 && task.progress.items_failed == 0,
-        "{} good, {} not, of {}",
+        task.progress.items_done == copies && task.progress.items_failed == 0,
+        "{} good, {} not, of {copies}",
         task.progress.items_done,
-        task.progress.items_failed,
-        demo.expected.len()
+        task.progress.items_failed
     );
-    let bytes = demo.expected.bytes();
-    Ok(Line::new(format!("{} replicas re-read and hashed: all good", task.progress.items_done))
+    let sites: Vec<_> = sites.into_iter().collect();
+    Ok(Line::new(format!("{copies} copies at {} re-read and hashed: all good", sites.join(", ")))
         .time(took)
-        .rate(rate(bytes, took), "")
-        .figure("good", task.progress.items_done)
+        .rate(rate(bytes, took), "each by the site that has it")
+        .figure("good", copies)
         .figure("verify_mb_per_s", mb_per_s(bytes, took)))
 }
 
@@ -273,18 +288,22 @@ pub async fn small_files(demo: &mut Demo) -> anyhow::Result<Line> {
 pub async fn backup(demo: &mut Demo) -> anyhow::Result<Line> {
     let file = demo.folder.work("backup.pcb");
     let began = Instant::now();
-    let write =
-        demo.site.command(&["admin", "backup", "--config"])?.arg(demo.folder.config()).arg(&file).output();
+    let write = demo
+        .alps()
+        .command(&["admin", "backup", "--config"])?
+        .arg(demo.alps().place().config())
+        .arg(&file)
+        .output();
     succeeded(&write.await?)?;
     let took = began.elapsed();
-    let verify = demo.site.command(&["admin", "backup", "--verify"])?.arg(&file).output();
+    let verify = demo.alps().command(&["admin", "backup", "--verify"])?.arg(&file).output();
     succeeded(&verify.await?)?;
     let bytes = {
         let file = file.clone();
         blocking(move || bytes_below(&file)).await?
     };
     ensure!(bytes > 0, "the backup is empty");
-    let entries = list_all(demo).await?;
+    let entries = list_all(&demo.client, &demo.root()).await?;
     demo.expected.compare(&entries)?;
     Ok(Line::new(format!(
         "catalog of {} entries saved while serving, verified: {}",
@@ -301,36 +320,48 @@ fn succeeded(output: &std::process::Output) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Submits a verification of the whole space and waits for its end.
-pub async fn deep_check(demo: &Demo) -> anyhow::Result<Task> {
-    let path = ObjectPath::of_space(&demo.space);
-    let new = NewTask {
-        spec: TaskSpec::Verify { path, repair: false },
-        label: Some("demo".to_owned()),
-        deadline: None,
-    };
-    let task = demo.client.submit(&new).await?;
-    let began = Instant::now();
-    loop {
-        let task = demo.client.task(task.id).await?;
-        if task.state.is_final() {
-            return Ok(task);
-        }
-        if began.elapsed() > TASK_DEADLINE {
-            bail!("the verification does not end: {:?}", task.progress);
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+/// Verifies every copy below a path, with repairs if that is wanted, and waits for the end.
+///
+/// # Errors
+/// The task is refused or does not end. What it finds is in its progress and items.
+pub async fn deep_check(demo: &Demo, path: ObjectPath, repair: bool) -> anyhow::Result<Task> {
+    run_task(demo, TaskSpec::Verify { path, repair }).await
 }
 
-/// Lists everything in the space.
-pub async fn list_all(demo: &Demo) -> anyhow::Result<Vec<Entry>> {
-    let root = ObjectPath::of_space(&demo.space);
-    let options = ListOptions { recursive: true, replicas: false, limit: Some(10_000) };
+/// Submits a task at the first site and waits for its end, wherever it works.
+///
+/// # Errors
+/// The task is refused, or does not end. How it ended is in its state.
+pub async fn run_task(demo: &Demo, spec: TaskSpec) -> anyhow::Result<Task> {
+    let began = Instant::now();
+    let new = NewTask { spec, label: Some("demo".to_owned()), deadline: None };
+    let mut task = demo.client.submit(&new).await?;
+    while !task.state.is_final() {
+        if began.elapsed() > TASK_DEADLINE {
+            bail!("the task does not end: {:?}", task.progress);
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        task = demo.client.task(task.id).await?;
+    }
+    Ok(task)
+}
+
+/// Lists everything below a path, as a site sees it.
+pub async fn list_all(client: &Client, path: &ObjectPath) -> anyhow::Result<Vec<Entry>> {
+    list(client, path, false).await
+}
+
+/// The same, with the copies of each object.
+pub async fn list_copies(client: &Client, path: &ObjectPath) -> anyhow::Result<Vec<Entry>> {
+    list(client, path, true).await
+}
+
+async fn list(client: &Client, path: &ObjectPath, replicas: bool) -> anyhow::Result<Vec<Entry>> {
+    let options = ListOptions { recursive: true, replicas, limit: Some(10_000) };
     let mut entries = Vec::new();
     let mut cursor = None;
     loop {
-        let page = demo.client.list(&root, options, cursor.as_deref()).await?;
+        let page = client.list(path, options, cursor.as_deref()).await?;
         entries.extend(page.items);
         match page.next {
             Some(next) => cursor = Some(next),

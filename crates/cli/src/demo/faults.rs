@@ -2,23 +2,26 @@
 
 use std::fs;
 use std::os::unix::fs::{FileExt, PermissionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
-use percale_client::Outcome;
+use percale_api::entries::Entry;
 use percale_client::put::PutOptions;
-use percale_core::state::ReplicaState;
+use percale_client::{Client, Outcome};
+use percale_core::state::{ReplicaState, TaskState};
 use percale_core::tree::RootHash;
 use percale_core::{ErrorCode, ObjectPath};
 
 use super::Demo;
-use super::checks::{all_done, bytes_below, deep_check, list_all, noting, take_note};
+use super::across::caught_up;
+use super::checks::{all_done, bytes_below, deep_check, list_all, list_copies, noting, take_note};
 use super::disk::blocking;
+use super::fabric::{ALPS, BALTIC, COAST, NAMES};
 use super::lines::{Line, seconds, size};
 
 /// Large enough to be killed in the midst of, on any disk.
-const LARGE_BYTES: u64 = 512 << 20;
+const LARGE_BYTES: u64 = 256 << 20;
 /// How much of it must have arrived before the kill.
 const ARRIVED_BYTES: u64 = 32 << 20;
 const ARRIVAL_DEADLINE: Duration = Duration::from_secs(60);
@@ -26,27 +29,21 @@ const ARRIVAL_DEADLINE: Duration = Duration::from_secs(60);
 const CLEAN_DEADLINE: Duration = Duration::from_secs(30);
 const ROUNDS: usize = 20;
 
-/// Flips a byte on the disk, behind the site's back.
+/// Flips a byte of an object's only copy, behind the site's back.
 pub async fn damage(demo: &mut Demo) -> anyhow::Result<Line> {
-    let (path, bytes, root) = {
-        let (path, bytes, root) =
-            demo.expected.at_least(1).context("there is no object with a byte in it")?;
-        (path.clone(), bytes, root)
-    };
-    let entry = demo.client.stat(&path).await?;
-    let replica =
-        entry.replicas.and_then(|replicas| replicas.into_iter().next()).context("it has no replica")?;
-    let file = demo.folder.store().join(replica.key.context("the administrator sees no key")?);
+    let path = demo.path("far/from-alps.dat")?;
+    let root = demo.expected.root_of(&path).with_context(|| format!("{path} was never put"))?;
+    let file = own_file(demo, &path).await?;
     let good = demo.folder.work("good-copy");
     let (damaged, copy) = (file.clone(), good.clone());
     blocking(move || {
         fs::copy(&damaged, copy)?;
-        flip(&damaged, bytes / 2)
+        flip(&damaged)
     })
     .await?;
 
     let began = Instant::now();
-    let task = deep_check(demo).await?;
+    let task = deep_check(demo, demo.path("far")?, false).await?;
     let found = began.elapsed();
     let items = demo.client.all_task_items(task.id).await?;
     ensure!(
@@ -54,9 +51,9 @@ pub async fn damage(demo: &mut Demo) -> anyhow::Result<Line> {
         "the check names {:?} instead of {path}",
         items.iter().map(|item| &item.path).collect::<Vec<_>>()
     );
-    let state = replica_state(demo, &path).await?;
+    let state = state_at(demo, ALPS, &path).await?;
     ensure!(state == ReplicaState::Suspect, "the damaged replica is {state}");
-    let refusal = match read_whole(demo, &path).await {
+    let refusal = match read_whole(&demo.client, &path).await {
         Ok(_) => bail!("{path} was read although it is damaged"),
         Err(error) => error,
     };
@@ -69,13 +66,59 @@ pub async fn damage(demo: &mut Demo) -> anyhow::Result<Line> {
     demo.client.remove(&path, false, None).await?;
     let report = demo.client.put_file(&good, &path, &PutOptions::default()).await?;
     all_done(&report, 1)?;
-    ensure!(read_whole(demo, &path).await? == root, "{path} has another content than before the damage");
+    ensure!(
+        read_whole(&demo.client, &path).await? == root,
+        "{path} has another content than before the damage"
+    );
     fs::remove_file(good)?;
     let refused = refused.map_or("", ErrorCode::as_str);
-    Ok(Line::new("a byte flipped on the disk → found by the check")
+    Ok(Line::new("a byte of an only copy flipped on the disk → found by the check")
         .time(found)
         .note(format!("{path}: read refused ({refused}), whole again once removed and put anew"))
         .figure("found_ms", (found.as_secs_f64() * 1e3).round()))
+}
+
+/// Flips a byte of one of two copies: readers get the other one, and a check makes it whole.
+pub async fn repair(demo: &mut Demo) -> anyhow::Result<Line> {
+    let entries = list_copies(&demo.client, &demo.root()).await?;
+    let has_both = |entry: &&Entry| {
+        let good = |site: &str| {
+            let mut replicas = entry.replicas.iter().flatten();
+            replicas.any(|replica| replica.site == site && replica.state == ReplicaState::Good)
+        };
+        let size = entry.content.as_ref().map_or(0, |content| content.size);
+        size > 0 && good(NAMES[ALPS]) && good(NAMES[BALTIC])
+    };
+    let entry = entries.iter().find(has_both).context("there is no object with two copies")?;
+    let path = entry.path.clone();
+    let root = demo.expected.root_of(&path).with_context(|| format!("{path} was never put"))?;
+    let file = own_file(demo, &path).await?;
+    let damaged = file.clone();
+    blocking(move || flip(&damaged)).await?;
+
+    // Nobody has noticed yet: the first reader does.
+    let began = Instant::now();
+    ensure!(read_whole(&demo.client, &path).await? == root, "{path} was read with other bytes");
+    let read = began.elapsed();
+    let state = state_at(demo, ALPS, &path).await?;
+    ensure!(state == ReplicaState::Suspect, "the damaged copy is {state}");
+
+    let began = Instant::now();
+    let task = deep_check(demo, path.clone(), true).await?;
+    let repaired = began.elapsed();
+    let items = demo.client.all_task_items(task.id).await?;
+    ensure!(task.state == TaskState::Succeeded, "the repair ended as {}: {items:?}", task.state);
+    for site in [ALPS, BALTIC] {
+        let state = state_at(demo, site, &path).await?;
+        ensure!(state == ReplicaState::Good, "the copy at {} is {state} after the repair", NAMES[site]);
+    }
+    let file = own_file(demo, &path).await?;
+    ensure!(blocking(move || hash_file(&file)).await? == root, "{path} has other bytes on the disk");
+    Ok(Line::new(format!("a byte at {} flipped → read from {}, then repaired", NAMES[ALPS], NAMES[BALTIC]))
+        .time(repaired)
+        .note(format!("{path}: right bytes to the first reader, in {}", seconds(read)))
+        .figure("read_ms", (read.as_secs_f64() * 1e3).round())
+        .figure("repaired_ms", (repaired.as_secs_f64() * 1e3).round()))
 }
 
 /// Kills the server while a large put is under way.
@@ -96,12 +139,12 @@ pub async fn crash(demo: &mut Demo) -> anyhow::Result<Line> {
         ensure!(!put.is_finished(), "the put ended before it could be interrupted");
         ensure!(began.elapsed() < ARRIVAL_DEADLINE, "only {arrived} bytes arrived");
         tokio::time::sleep(Duration::from_millis(2)).await;
-        let stage = demo.site.stage();
+        let stage = demo.alps().stage();
         arrived = blocking(move || bytes_below(&stage)).await?;
     }
-    demo.site.kill().await?;
+    demo.fabric.sites[ALPS].kill().await?;
     ensure!(!put.is_finished(), "the put was answered before the kill");
-    let restarted = demo.site.launch().await?;
+    let restarted = demo.fabric.sites[ALPS].launch().await?;
 
     // The client waits for the site by itself and goes on.
     let resumed = Instant::now();
@@ -125,12 +168,12 @@ pub async fn crash(demo: &mut Demo) -> anyhow::Result<Line> {
         let local = local.clone();
         blocking(move || hash_file(&local)).await?
     };
-    ensure!(read_whole(demo, &path).await? == of_file, "{path} came back with other bytes");
-    demo.expected.compare(&list_all(demo).await?)?;
+    ensure!(read_whole(&demo.client, &path).await? == of_file, "{path} came back with other bytes");
+    demo.expected.compare(&list_all(&demo.client, &demo.root()).await?)?;
 
     let began = Instant::now();
     loop {
-        let stage = demo.site.stage();
+        let stage = demo.alps().stage();
         let left = blocking(move || names_below(&stage)).await?;
         if left.is_empty() {
             break;
@@ -140,6 +183,9 @@ pub async fn crash(demo: &mut Demo) -> anyhow::Result<Line> {
     }
     fs::remove_file(local)?;
     let acknowledged = demo.expected.len();
+    for site in [BALTIC, COAST] {
+        caught_up(demo, site).await?;
+    }
     // It has served its purpose, and who looks around afterwards wants to find scientific files.
     demo.client.remove(&path, false, None).await?;
     demo.expected.remove(&path);
@@ -149,13 +195,14 @@ pub async fn crash(demo: &mut Demo) -> anyhow::Result<Line> {
         .note(format!(
             "{acknowledged} acknowledged objects there; nothing half-written seen in {looks} looks; no temporary file left"
         ))
+        .note(format!("{} and {} follow it again, with all of them", NAMES[BALTIC], NAMES[COAST]))
         .figure("arrived_bytes", arrived)
         .figure("restart_ms", (restarted.as_secs_f64() * 1e3).round())
         .figure("resumed_ms", (resumed.as_secs_f64() * 1e3).round())
         .figure("objects", acknowledged as u64))
 }
 
-/// Puts two contents at one path at once, again and again.
+/// Puts two contents at one path at once, at two sites, again and again.
 pub async fn two_writers(demo: &mut Demo) -> anyhow::Result<Line> {
     let folder = demo.folder.work("writers");
     fs::create_dir_all(&folder)?;
@@ -171,7 +218,7 @@ pub async fn two_writers(demo: &mut Demo) -> anyhow::Result<Line> {
         let options = PutOptions::default();
         let (one, other) = tokio::join!(
             demo.client.put_file(&files[0], &path, &options),
-            demo.client.put_file(&files[1], &path, &options)
+            demo.fabric.clients[COAST].put_file(&files[1], &path, &options)
         );
         let reports = [one?, other?];
         let winners: Vec<_> = (0..2).filter(|writer| reports[*writer].done == 1).collect();
@@ -187,17 +234,21 @@ pub async fn two_writers(demo: &mut Demo) -> anyhow::Result<Line> {
             ),
             "the second writer at {path} got another error: {error}"
         );
-        ensure!(read_whole(demo, &path).await? == roots[winner], "{path} does not have the winner's bytes");
+        ensure!(
+            read_whole(&demo.client, &path).await? == roots[winner],
+            "{path} does not have the winner's bytes"
+        );
         demo.expected.add(path, 3 << 20, roots[winner]);
     }
-    Ok(Line::new(format!("{ROUNDS} × two at one path: one wins, one is told, nothing mixed"))
+    let sites = format!("{} and {}", NAMES[ALPS], NAMES[COAST]);
+    Ok(Line::new(format!("{ROUNDS} × at {sites} at once: one wins, one is told"))
         .time(began.elapsed())
         .figure("rounds", ROUNDS as u64))
 }
 
 /// Reads an object to its end and hashes what came.
-async fn read_whole(demo: &Demo, path: &ObjectPath) -> anyhow::Result<RootHash> {
-    let mut reader = demo.client.read(path, None).await?;
+pub async fn read_whole(client: &Client, path: &ObjectPath) -> anyhow::Result<RootHash> {
+    let mut reader = client.read(path, None).await?;
     let mut hasher = percale_core::tree::TreeHasher::new();
     while let Some(bytes) = reader.next().await? {
         hasher.update(&bytes);
@@ -205,16 +256,26 @@ async fn read_whole(demo: &Demo, path: &ObjectPath) -> anyhow::Result<RootHash> 
     Ok(hasher.finish().root())
 }
 
-async fn replica_state(demo: &Demo, path: &ObjectPath) -> anyhow::Result<ReplicaState> {
-    let entry = demo.client.stat(path).await?;
-    let replica = entry.replicas.and_then(|replicas| replicas.into_iter().next());
-    Ok(replica.context("it has no replica")?.state)
+/// The state of the copy at a site, as the first one knows it.
+async fn state_at(demo: &Demo, site: usize, path: &ObjectPath) -> anyhow::Result<ReplicaState> {
+    let replicas = demo.client.stat(path).await?.replicas.unwrap_or_default();
+    let replica = replicas.into_iter().find(|replica| replica.site == NAMES[site]);
+    Ok(replica.with_context(|| format!("{path} has no copy at {}", NAMES[site]))?.state)
 }
 
-/// Flips one bit. What the site holds may be read-only, which would be no hindrance to a failing disk.
-fn flip(path: &Path, offset: u64) -> anyhow::Result<()> {
+/// Where the first site keeps its copy.
+async fn own_file(demo: &Demo, path: &ObjectPath) -> anyhow::Result<PathBuf> {
+    let replicas = demo.client.stat(path).await?.replicas.unwrap_or_default();
+    let replica = replicas.into_iter().find(|replica| replica.site == NAMES[ALPS]);
+    let replica = replica.with_context(|| format!("{path} has no copy at {}", NAMES[ALPS]))?;
+    Ok(demo.alps().place().store().join(replica.key.context("the administrator sees no key")?))
+}
+
+/// Flips one bit in the middle of a file. What the site holds may be read-only, which would be no hindrance to a failing disk.
+fn flip(path: &Path) -> anyhow::Result<()> {
     let cannot = || format!("cannot damage {}", path.display());
-    let before = fs::metadata(path).with_context(cannot)?.permissions();
+    let metadata = fs::metadata(path).with_context(cannot)?;
+    let (before, offset) = (metadata.permissions(), metadata.len() / 2);
     fs::set_permissions(path, fs::Permissions::from_mode(0o600)).with_context(cannot)?;
     let file = fs::File::options().read(true).write(true).open(path).with_context(cannot)?;
     let mut byte = [0];

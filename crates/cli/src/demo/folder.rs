@@ -32,17 +32,15 @@ impl Folder {
         // Absolute, since the lines to paste are used elsewhere too.
         let root = at.canonicalize().with_context(|| format!("cannot find {}", at.display()))?;
         let folder = Self { root };
-        let work = folder.root.join("work");
-        let mut stale = vec![work];
-        if !keep {
-            stale.extend([folder.state(), folder.store(), folder.log()]);
+        let kept = [folder.root.join(MARKER), folder.generated()];
+        for entry in fs::read_dir(&folder.root)? {
+            let path = entry?.path();
+            if path == folder.work("") || (!keep && !kept.contains(&path)) {
+                remove(&path)?;
+            }
         }
-        for path in stale {
-            remove(&path)?;
-        }
-        for path in [folder.state(), folder.store(), folder.work("")] {
-            fs::create_dir_all(&path).with_context(|| format!("cannot make {}", path.display()))?;
-        }
+        let work = folder.work("");
+        fs::create_dir_all(&work).with_context(|| format!("cannot make {}", work.display()))?;
         Ok(folder)
     }
 
@@ -63,6 +61,41 @@ impl Folder {
         &self.root
     }
 
+    /// Returns the place of a site, which is made if it is not there.
+    ///
+    /// # Errors
+    /// It cannot be made.
+    pub fn site(&self, name: &str) -> anyhow::Result<Place> {
+        let place = Place { root: self.root.join(name) };
+        for path in [place.state(), place.store()] {
+            fs::create_dir_all(&path).with_context(|| format!("cannot make {}", path.display()))?;
+        }
+        Ok(place)
+    }
+
+    /// Returns the file that says where the sites are.
+    pub fn kept(&self) -> PathBuf {
+        self.root.join("sites.json")
+    }
+
+    /// Returns where generated files are kept from run to run.
+    pub fn generated(&self) -> PathBuf {
+        self.root.join("sample-data")
+    }
+
+    /// Returns a place for what only this run needs.
+    pub fn work(&self, name: &str) -> PathBuf {
+        self.root.join("work").join(name)
+    }
+}
+
+/// Where a site has everything.
+#[derive(Debug, Clone)]
+pub struct Place {
+    root: PathBuf,
+}
+
+impl Place {
     /// Returns the server's state directory.
     pub fn state(&self) -> PathBuf {
         self.root.join("state")
@@ -81,16 +114,6 @@ impl Folder {
     /// Returns the server's log.
     pub fn log(&self) -> PathBuf {
         self.root.join("serve.log")
-    }
-
-    /// Returns where generated files are kept from run to run.
-    pub fn generated(&self) -> PathBuf {
-        self.root.join("sample-data")
-    }
-
-    /// Returns a place for what only this run needs.
-    pub fn work(&self, name: &str) -> PathBuf {
-        self.root.join("work").join(name)
     }
 
     /// Returns the administrator's token.
@@ -137,12 +160,13 @@ mod tests {
         let at = place.path().join("demo");
         let folder = Folder::prepare(&at, false).unwrap();
         fs::create_dir_all(folder.generated()).unwrap();
-        fs::write(folder.state().join("catalog.db"), "x").unwrap();
+        let catalog = folder.site("alps").unwrap().state().join("catalog.db");
+        fs::write(&catalog, "x").unwrap();
 
         Folder::prepare(&at, true).unwrap();
-        assert!(folder.state().join("catalog.db").exists());
+        assert!(catalog.exists());
         Folder::prepare(&at, false).unwrap();
-        assert!(!folder.state().join("catalog.db").exists() && folder.generated().exists());
+        assert!(!catalog.exists() && folder.generated().exists());
         assert!(Folder::remove(&at).unwrap());
         assert!(!at.exists() && !Folder::remove(&at).unwrap());
 

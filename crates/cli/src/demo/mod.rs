@@ -1,34 +1,47 @@
-//! `percale demo`: a site on this machine, filled with scientific files and put through what sites meet: damage, a crash,
-//! two writers, a backup. It uses the same client, the same server and the same commands as everybody.
+//! `percale demo`: three sites on this machine with an emulated network between them, filled with scientific files and put
+//! through what sites meet: damage, a crash, an outage, two writers, a backup. It uses the same client, the same server and
+//! the same commands as everybody.
 //!
 //! | file | holds |
 //! |---|---|
 //! | [`folder`] | the folder that everything lies in |
-//! | [`site`] | the server, as a process of its own |
+//! | [`fabric`], [`site`] | the sites, each a process of its own |
+//! | [`network`], [`owner`] | the network between them |
+//! | [`postgres`] | a PostgreSQL server for their catalogs, if it is wanted |
 //! | [`sources`] | the files that are ingested, real ones where there are any |
 //! | [`disk`] | what the disk does by itself, to compare with |
 //! | [`lines`] | the lines that are printed |
-//! | [`checks`], [`faults`] | what the lines are about |
+//! | [`checks`], [`faults`] | what the lines are about, at one site |
+//! | [`across`], [`outage`] | the same, between sites |
 
+mod across;
 mod checks;
 mod disk;
+mod fabric;
 mod faults;
 mod folder;
 mod lines;
+mod network;
+mod outage;
+mod owner;
+mod postgres;
 mod site;
 mod sources;
 
 use std::io::IsTerminal;
 use std::path::PathBuf;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use percale_client::Client;
 use percale_core::ObjectPath;
 use percale_core::path::SpaceName;
 use tokio_util::sync::CancellationToken;
 
+use fabric::{ALPS, Fabric};
 use folder::Folder;
-use lines::{Line, Lines};
+use lines::Lines;
+use network::LinkOptions;
+pub use postgres::NotInstalled;
 use site::Site;
 use sources::Source;
 
@@ -50,16 +63,38 @@ pub struct DemoArgs {
     /// Where everything is put.
     #[arg(long, value_name = "DIR", default_value = "percale-demo")]
     pub dir: PathBuf,
-    /// Port on 127.0.0.1; 8787, or a free one if that is taken.
+    /// Port of the first site on 127.0.0.1; 8787, or a free one if that is taken.
     #[arg(long, value_name = "N")]
     pub port: Option<u16>,
+    /// Milliseconds that a byte takes from one site to another, 0 to 10000; a round trip takes twice as long.
+    #[arg(long, value_name = "MS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(..=10_000))]
+    pub delay: u64,
+    /// Megabits per second that go through between two sites, in each direction.
+    #[arg(long, value_name = "MBIT", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    pub rate: u64,
+    /// What holds the sites' catalogs. For PostgreSQL a server is started, which must be installed.
+    #[arg(long, value_name = "ENGINE", default_value = "sqlite")]
+    pub catalog: CatalogEngine,
+}
+
+/// What holds a site's catalog.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CatalogEngine {
+    /// SQLite, in the site's folder.
+    Sqlite,
+    /// A PostgreSQL server, with a database for each site.
+    Postgres,
 }
 
 /// What the checks work with.
 struct Demo {
     folder: Folder,
-    site: Site,
+    fabric: Fabric,
+    link: LinkOptions,
+    /// Of the first site.
     client: Client,
+    /// At home at the first site.
     space: SpaceName,
     sources: Vec<Source>,
     /// What was acknowledged and must be there, whatever happens.
@@ -67,6 +102,16 @@ struct Demo {
 }
 
 impl Demo {
+    /// The first site.
+    fn alps(&self) -> &Site {
+        &self.fabric.sites[ALPS]
+    }
+
+    /// The root of the demo's space.
+    fn root(&self) -> ObjectPath {
+        ObjectPath::of_space(&self.space)
+    }
+
     /// A path below the demo's space.
     fn path(&self, rest: &str) -> anyhow::Result<ObjectPath> {
         Ok(ObjectPath::parse(&format!("/{}/{rest}", self.space))?)
@@ -125,35 +170,46 @@ pub async fn run(args: DemoArgs, json: bool, cancel: CancellationToken) -> anyho
         lines.note("serving until Ctrl-C");
         cancel.cancelled().await;
     }
-    demo.site.stop().await?;
+    demo.fabric.stop().await?;
     if args.check && passed && !args.keep {
         drop(demo);
         Folder::remove(&args.dir)?;
     } else if args.check && !passed {
-        lines.note(&format!("the server's log is {}", demo.folder.log().display()));
+        lines.note(&format!("the servers' logs are {}/*/serve.log", demo.folder.root().display()));
     }
     Ok(if passed { Ended::Passed } else { Ended::Failed })
 }
 
-/// Chooses the files, starts the site, makes its store and space.
+/// Chooses the files, starts the sites, joins them, makes their stores and the space.
 async fn begin(args: &DemoArgs, folder: Folder, lines: &mut Lines) -> anyhow::Result<Demo> {
     let sources = sources::choose(args.data.clone(), folder.generated()).await?;
-    let (site, took) = Site::start(&folder, args.port).await?;
-    let client = site.client()?;
-    let space = checks::prepare_space(&client, &folder).await?;
-    let line = Line::new(format!("● {}, SQLite, TLS by its own authority", site.url())).time(took);
-    lines.check("site", async { Ok(line) }).await;
-    Ok(Demo { folder, site, client, space, sources, expected: checks::Expected::default() })
+    let link =
+        LinkOptions { delay: Duration::from_millis(args.delay), bits_per_second: args.rate * 1_000_000 };
+    let began = Instant::now();
+    let fabric = Fabric::start(&folder, args.port, link, args.catalog).await?;
+    fabric.join().await?;
+    let line = across::sites(&fabric, link, began.elapsed()).await?;
+    lines.check("sites", async { Ok(line) }).await;
+    let space = checks::prepare_space(&fabric).await?;
+    let client = fabric.clients[ALPS].clone();
+    Ok(Demo { folder, fabric, link, client, space, sources, expected: checks::Expected::default() })
 }
 
 /// Each check is a line. One that fails does not keep the others from being made.
 async fn run_checks(demo: &mut Demo, lines: &mut Lines) {
     lines.check("ingest", checks::ingest(demo)).await;
+    lines.check("followers", across::followers(demo)).await;
     lines.check("listing", checks::listing(demo)).await;
     lines.check("read back", checks::read_back(demo)).await;
-    lines.check("verify", checks::verify(demo)).await;
     lines.check("small files", checks::small_files(demo)).await;
+    lines.check("read afar", across::read(demo)).await;
+    lines.check("write afar", across::write(demo)).await;
+    lines.check("replicate", across::replicate(demo)).await;
+    lines.check("verify", checks::verify(demo)).await;
     lines.check("damage", faults::damage(demo)).await;
+    lines.check("repair", faults::repair(demo)).await;
+    lines.check("outage", outage::outage(demo)).await;
+    lines.check("drain", outage::drain(demo)).await;
     lines.check("crash", faults::crash(demo)).await;
     lines.check("two writers", faults::two_writers(demo)).await;
     lines.check("backup", checks::backup(demo)).await;
@@ -161,18 +217,26 @@ async fn run_checks(demo: &mut Demo, lines: &mut Lines) {
 
 fn next_steps(demo: &Demo, lines: &Lines) {
     let space = &demo.space;
-    let object = demo.expected.largest().map_or_else(|| format!("/{space}"), |path| path.to_string());
-    lines.next("Site", &demo.site.url());
-    lines.next(
-        "CLI",
-        &format!(
-            "export PERCALE_URL={} PERCALE_TOKEN_FILE={} PERCALE_CA_FILE={}",
-            demo.site.url(),
-            demo.folder.token_file().display(),
-            demo.folder.ca_file().display()
-        ),
-    );
-    lines.next("Next", &format!("percale ls -l percale:/{space}"));
+    let sources =
+        demo.sources.first().map_or_else(String::new, |source| format!("/{space}/{}/", source.name));
+    let object = demo.expected.largest(&sources).map_or_else(|| format!("/{space}"), |path| path.to_string());
+    lines.next("Site", &demo.alps().url());
+    for site in &demo.fabric.sites {
+        let name = if site.name() == demo.alps().name() { "CLI" } else { "" };
+        lines.next(
+            name,
+            &format!(
+                "export PERCALE_URL={} PERCALE_TOKEN_FILE={} PERCALE_CA_FILE={}   # {}",
+                site.url(),
+                site.place().token_file().display(),
+                site.place().ca_file().display(),
+                site.name()
+            ),
+        );
+    }
+    lines.next("Next", "percale site list");
+    lines.next("", &format!("percale ls -l percale:/{space}"));
+    lines.next("", &format!("percale where percale:/{space}"));
     lines.next("", &format!("percale stat percale:{object}"));
     lines.next("", &format!("percale get percale:{object} ."));
     lines.next("", &format!("percale put -r ./mydata percale:/{space}/mydata"));

@@ -1,9 +1,11 @@
-//! The demo's server: the same binary, as a process of its own.
+//! One site of the demo: the same binary, as a process of its own with a folder of its own.
 
+use std::fmt::Write as _;
 use std::fs::{self, File};
-use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
@@ -11,41 +13,64 @@ use percale_client::{Client, ClientOptions};
 use percale_trust::Secret;
 use tokio::process::{Child, Command};
 
-use super::folder::Folder;
+use super::folder::Place;
 
 /// Within this the server must serve.
 const READY_DEADLINE: Duration = Duration::from_secs(30);
 /// Within this it must have ended when asked to.
 const STOP_DEADLINE: Duration = Duration::from_secs(40);
-const USUAL_PORT: u16 = 8787;
+
+/// How a site is set up.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Its name.
+    pub name: &'static str,
+    /// The port that it listens on.
+    pub port: u16,
+    /// Where other sites reach it; none for one that only dials out.
+    pub url: Option<String>,
+    /// The database, if it is not the embedded one.
+    pub catalog_url: Option<String>,
+}
 
 /// The server's process.
 pub struct Site {
-    folder: Folder,
-    port: u16,
+    settings: Settings,
+    place: Place,
     child: Option<Child>,
+    /// The process's id while it runs, else 0; for whoever asks which site has a connection.
+    pid: Arc<AtomicU32>,
 }
 
 impl Site {
-    /// Writes the configuration, starts the server and waits until it serves. Returns how long that took.
+    /// Writes the configuration, starts the server and waits until it serves.
     ///
     /// # Errors
     /// It does not serve; the message has the end of its log.
-    pub async fn start(folder: &Folder, port: Option<u16>) -> anyhow::Result<(Self, Duration)> {
-        let port = choose_port(port)?;
-        let state = folder.state();
-        let config = format!(
+    pub async fn start(settings: Settings, place: Place, pid: Arc<AtomicU32>) -> anyhow::Result<Self> {
+        // JSON's quotes are also TOML's.
+        let quoted = |text: &str| serde_json::Value::from(text).to_string();
+        let mut config = format!(
             "# Written by `percale demo`.\n\
-             [site]\nname = \"demo\"\nstate_dir = {}\n\n\
-             [http]\nlisten = \"127.0.0.1:{port}\"\n\n\
-             [log]\nformat = \"json\"\n",
-            // JSON's quotes are also TOML's.
-            serde_json::to_string(&state)?
+             [site]\nname = \"{}\"\nstate_dir = {}\n\n\
+             [http]\nlisten = \"127.0.0.1:{}\"\n\n\
+             [log]\nformat = \"json\"\n\n\
+             [federation]\n",
+            settings.name,
+            quoted(place.state().to_str().context("the folder's name is not UTF-8")?),
+            settings.port,
         );
-        fs::write(folder.config(), config).context("cannot write the configuration")?;
-        let mut site = Self { folder: folder.clone(), port, child: None };
-        let took = site.launch().await?;
-        Ok((site, took))
+        match &settings.url {
+            Some(url) => writeln!(config, "urls = [{}]", quoted(url))?,
+            None => writeln!(config, "outgoing_only = true")?,
+        }
+        if let Some(url) = &settings.catalog_url {
+            writeln!(config, "\n[catalog]\nurl = {}", quoted(url))?;
+        }
+        fs::write(place.config(), config).context("cannot write the configuration")?;
+        let mut site = Self { settings, place, child: None, pid };
+        site.launch().await?;
+        Ok(site)
     }
 
     /// Starts the server again after it was killed. Returns how long it took until it served.
@@ -57,13 +82,13 @@ impl Site {
         let log = File::options()
             .create(true)
             .append(true)
-            .open(self.folder.log())
+            .open(self.place.log())
             .context("cannot open the log")?;
         let binary = std::env::current_exe().context("cannot find this program's file")?;
         let child = Command::new(binary)
             .arg("serve")
             .arg("--config")
-            .arg(self.folder.config())
+            .arg(self.place.config())
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log)
@@ -72,15 +97,16 @@ impl Site {
             .kill_on_drop(true)
             .spawn()
             .context("cannot start the server")?;
+        self.pid.store(child.id().unwrap_or_default(), Ordering::Relaxed);
         self.child = Some(child);
         while !self.is_ready().await {
             if let Some(child) = &mut self.child
                 && let Some(status) = child.try_wait()?
             {
-                bail!("the server ended with {status}:\n{}", self.log_tail());
+                bail!("{} ended with {status}:\n{}", self.name(), self.log_tail());
             }
             if began.elapsed() > READY_DEADLINE {
-                bail!("the server does not serve after {READY_DEADLINE:?}:\n{}", self.log_tail());
+                bail!("{} does not serve after {READY_DEADLINE:?}:\n{}", self.name(), self.log_tail());
             }
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
@@ -98,9 +124,10 @@ impl Site {
     /// # Errors
     /// It does not run.
     pub async fn kill(&mut self) -> anyhow::Result<()> {
-        let mut child = self.child.take().context("the server does not run")?;
+        let mut child = self.child.take().with_context(|| format!("{} does not run", self.name()))?;
+        self.pid.store(0, Ordering::Relaxed);
         // Sends SIGKILL and waits.
-        child.kill().await.context("cannot kill the server")
+        child.kill().await.with_context(|| format!("cannot kill {}", self.name()))
     }
 
     /// Asks the server to end, and waits.
@@ -114,21 +141,22 @@ impl Site {
         }
         match tokio::time::timeout(STOP_DEADLINE, child.wait()).await {
             Ok(status) if status.as_ref().is_ok_and(|status| status.success()) => Ok(()),
-            Ok(status) => bail!("the server ended with {:?}:\n{}", status?, self.log_tail()),
+            Ok(status) => bail!("{} ended with {:?}:\n{}", self.name(), status?, self.log_tail()),
             Err(_) => {
                 child.kill().await?;
-                bail!("the server did not end within {STOP_DEADLINE:?}");
+                bail!("{} did not end within {STOP_DEADLINE:?}", self.name());
             }
         }
     }
 
-    /// Makes a client as everybody does: the URL, the token's file, the authority's file.
+    /// Makes a client as everybody does: the URL, the token's file, the authority's file. It is not behind the emulated
+    /// network, as people at a site are not.
     ///
     /// # Errors
     /// The files are not there yet.
     pub fn client(&self) -> anyhow::Result<Client> {
-        let token = fs::read_to_string(self.folder.token_file()).context("cannot read the token")?;
-        let ca_file = self.folder.ca_file();
+        let token = fs::read_to_string(self.place.token_file()).context("cannot read the token")?;
+        let ca_file = self.place.ca_file();
         anyhow::ensure!(ca_file.is_file(), "there is no {}", ca_file.display());
         let mut options = ClientOptions::new(self.url());
         options.token = Some(Secret::new(token.trim().to_owned()));
@@ -136,9 +164,19 @@ impl Site {
         Ok(Client::new(options)?)
     }
 
-    /// Returns the URL.
+    /// Returns the site's name.
+    pub fn name(&self) -> &'static str {
+        self.settings.name
+    }
+
+    /// Returns where the site has everything.
+    pub fn place(&self) -> &Place {
+        &self.place
+    }
+
+    /// Returns the URL for people at the site.
     pub fn url(&self) -> String {
-        format!("https://127.0.0.1:{}", self.port)
+        format!("https://127.0.0.1:{}", self.settings.port)
     }
 
     /// Returns a command of this binary that speaks to the site as its administrator.
@@ -150,8 +188,8 @@ impl Site {
         command
             .args(arguments)
             .env("PERCALE_URL", self.url())
-            .env("PERCALE_TOKEN_FILE", self.folder.token_file())
-            .env("PERCALE_CA_FILE", self.folder.ca_file())
+            .env("PERCALE_TOKEN_FILE", self.place.token_file())
+            .env("PERCALE_CA_FILE", self.place.ca_file())
             .env_remove("PERCALE_TOKEN")
             .env_remove("PERCALE_PROFILE")
             .stdin(Stdio::null())
@@ -161,23 +199,11 @@ impl Site {
 
     /// Returns the folder where bytes lie before they are published.
     pub fn stage(&self) -> PathBuf {
-        self.folder.store().join(".percale/stage")
+        self.place.store().join(".percale/stage")
     }
 
     fn log_tail(&self) -> String {
-        let log = fs::read(self.folder.log()).unwrap_or_default();
+        let log = fs::read(self.place.log()).unwrap_or_default();
         String::from_utf8_lossy(log.get(log.len().saturating_sub(2048)..).unwrap_or_default()).into_owned()
-    }
-}
-
-fn choose_port(wanted: Option<u16>) -> anyhow::Result<u16> {
-    let is_free = |port: u16| TcpListener::bind(("127.0.0.1", port));
-    match wanted {
-        Some(port) => {
-            is_free(port).with_context(|| format!("cannot listen on port {port}"))?;
-            Ok(port)
-        }
-        None if is_free(USUAL_PORT).is_ok() => Ok(USUAL_PORT),
-        None => Ok(is_free(0).context("cannot find a free port")?.local_addr()?.port()),
     }
 }

@@ -2,6 +2,9 @@
 
 use std::process::Command;
 
+/// Lines of the demo.
+const CHECKS: u32 = 17;
+
 #[test]
 fn every_line_of_the_demo_passes() {
     let folder = tempfile::tempdir().unwrap();
@@ -22,22 +25,38 @@ fn every_line_of_the_demo_passes() {
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         (output.status, text, String::from_utf8_lossy(&output.stderr).into_owned())
     };
-    let (status, out, err) = run(&["--check", "--json", "--keep", "--data", data.to_str().unwrap()]);
+    let slow = ["--rate", "200", "--delay", "5"];
+    let arguments = ["--check", "--json", "--keep", "--data", data.to_str().unwrap()];
+    let (status, out, err) = run(&[&arguments[..], &slow].concat());
     assert!(status.success(), "{out}{err}");
     let lines: Vec<serde_json::Value> = out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let summary = lines.last().unwrap();
     assert_eq!(summary["failed"], 0);
-    assert_eq!(summary["passed"], 10);
-    assert!(lines[1]["figures"]["put_mb_per_s"].as_f64().unwrap() > 0.0);
-    assert!(state.join("store").is_dir(), "--keep keeps");
+    assert_eq!(summary["passed"], CHECKS);
+    let figure = |name: &str, figure: &str| {
+        let line = lines.iter().find(|line| line["name"] == name);
+        line.and_then(|line| line["figures"][figure].as_f64())
+            .unwrap_or_else(|| panic!("no {figure} of {name}"))
+    };
+    assert!(figure("ingest", "put_mb_per_s") > 0.0);
+    assert_eq!(figure("replicate", "copies"), 24.0);
+    // A rate above that of the link would mean that the bytes took another way.
+    let link = figure("read afar", "link_mb_per_s");
+    assert_eq!(link, 25.0);
+    assert!(figure("read afar", "mb_per_s") <= link);
+    assert!(figure("replicate", "mb_per_s") <= link);
+    for site in ["alps", "baltic", "coast"] {
+        assert!(state.join(site).join("store").is_dir(), "--keep keeps");
+    }
 
-    // Over what the first run left, with another space; then removed.
-    let (status, out, err) = run(&["--check", "--data", data.to_str().unwrap()]);
+    // Over what the first run left: the same sites find each other again, and another space is made.
+    let (status, out, err) = run(&["--check", "--keep", "--data", data.to_str().unwrap()]);
     assert!(status.success(), "{out}{err}");
-    assert!(out.contains("10 checks passed"), "{out}");
-    assert!(!state.exists());
+    assert!(out.contains(&format!("{CHECKS} checks passed")) && out.contains("percale:/demo-2"), "{out}");
+    let (status, _, err) = run(&["--check", "--keep", "--catalog", "postgres"]);
+    assert!(!status.success() && err.contains("--catalog"), "another engine has none of it: {err}");
     let (status, ..) = run(&["--clean"]);
-    assert!(status.success());
+    assert!(status.success() && !state.exists());
 
     // A folder of somebody's is left alone.
     std::fs::create_dir(&state).unwrap();
