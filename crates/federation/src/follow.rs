@@ -22,8 +22,8 @@ use crate::roster::Member;
 const WAIT: Duration = Duration::from_secs(20);
 /// After an exchange that failed.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
-/// The longest of these pauses.
-const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+/// The longest of these pauses: what a site that was away is behind at most when it is back.
+const LONGEST_PAUSE: Duration = Duration::from_secs(3);
 /// Rosters are exchanged that often even if nothing changed.
 const ROSTER_EVERY: Duration = Duration::from_secs(30);
 /// The roster is read from the catalog that often, since another server of the site may have changed it.
@@ -131,6 +131,10 @@ impl Follower {
     /// Asks once and applies what comes.
     async fn exchange(&mut self) -> Result<()> {
         if self.roster_at.is_none_or(|at| at.elapsed() > ROSTER_EVERY) {
+            if self.roster_at.is_none() {
+                // The first one opens the connection, which would count as its round trip.
+                self.fabric.exchange(self.home).await?;
+            }
             let began = Instant::now();
             self.fabric.exchange(self.home).await?;
             self.fabric.note(self.home, Ok((Some(began.elapsed()), None)));

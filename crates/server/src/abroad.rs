@@ -388,7 +388,19 @@ impl Abroad {
         let client = self.fabric.client(home, &Acting::Site)?;
         let abandoned = publications.iter().map(|arrival| arrival.id.0).collect();
         let publish = Publish { caller: Caller::anonymous(), items: Vec::new(), abandoned };
-        let answer = client.peer_publish(&publish).await.map_err(percale_federation::Error::from)?;
+        let answer = match client.peer_publish(&publish).await {
+            Ok(answer) => answer,
+            // One that is too old for the home to say anything about must not hold the others up.
+            Err(error) if error.code() == ErrorCode::InvalidRequest && publications.len() > 1 => {
+                for one in publications {
+                    if let Err(error) = Box::pin(self.tidy_at(Some(home), vec![one])).await {
+                        tracing::warn!(%error, "an arrival cannot be given up; its bytes stay");
+                    }
+                }
+                return Ok(());
+            }
+            Err(error) => return Err(percale_federation::Error::from(error).into()),
+        };
         let (mut told, mut given_up) = (Vec::new(), Vec::new());
         for (arrival, published) in publications.iter().zip(answer.abandoned) {
             match published {
