@@ -12,5 +12,6 @@ mod joining;
 mod liar;
 mod namespace;
 mod outgoing;
+mod refusals;
 mod tasks;
 mod trust;

@@ -1,24 +1,14 @@
 //! Tasks across sites: copies are made, checked, repaired and let go.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
-use percale_api::peer::{CheckCopies, Evict, HandOver, Outcome, OwnCopy, VersionOf};
-use percale_api::tasks::{NewTask, TaskSpec};
-use percale_core::access::{Caller, Identity, Issuer};
-use percale_core::ids::TaskId;
-use percale_core::{ErrorCode, Timestamp};
-use percale_server::app::system_caller;
-use percale_testkit::tmpfs::SmallFileSystem;
-use percale_trust::signed::Delegation;
 use serde_json::{Value, json};
 
 use crate::common::{Client, bytes, eventually};
 use crate::fabric::{Site, three};
-use crate::liar::Liar;
 
 /// Three sites and alice's space at the first one, which she may use from all.
-async fn with_space() -> [Site; 3] {
+pub async fn with_space() -> [Site; 3] {
     let sites = three().await;
     sites[0].admin.post("/v1/spaces", json!({"name": "climate", "owner": "user:alice"})).await.expect(201);
     for site in ["baltic", "coast"] {
@@ -32,12 +22,12 @@ fn content(number: usize) -> Vec<u8> {
     (0..200 + number).map(|at| ((at * 7 + number) % 251) as u8).collect()
 }
 
-fn large(bytes: usize) -> Vec<u8> {
+pub fn large(bytes: usize) -> Vec<u8> {
     (0..bytes).map(|at| (at % 251) as u8).collect()
 }
 
 /// Writes small objects `/climate/COLLECTION/NUMBER`.
-async fn write_small(client: &Client, collection: &str, count: usize) {
+pub async fn write_small(client: &Client, collection: &str, count: usize) {
     use futures::StreamExt as _;
     futures::stream::iter(0..count)
         .for_each_concurrent(16, |number| async move {
@@ -47,13 +37,13 @@ async fn write_small(client: &Client, collection: &str, count: usize) {
         .await;
 }
 
-async fn submit(client: &Client, spec: Value) -> String {
+pub async fn submit(client: &Client, spec: Value) -> String {
     let task = client.post("/v1/tasks", spec).await.expect(201);
     task["id"].as_str().unwrap().to_owned()
 }
 
 /// Waits for the end of a task.
-async fn ended(client: &Client, id: &str) -> Value {
+pub async fn ended(client: &Client, id: &str) -> Value {
     eventually(&format!("task {id} ends"), || async {
         let task = client.get(&format!("/v1/tasks/{id}")).await;
         let state = task.json()["state"].clone();
@@ -98,7 +88,7 @@ async fn copies(client: &Client, path: &str, state: &str) -> Vec<(String, Vec<St
 }
 
 /// Waits until every object below a path has good copies at just these sites, as a site sees it.
-async fn good_at(client: &Client, path: &str, sites: &[&str]) {
+pub async fn good_at(client: &Client, path: &str, sites: &[&str]) {
     let mut last = Vec::new();
     for _ in 0..500 {
         last = copies(client, path, "good").await;
@@ -292,7 +282,7 @@ async fn begun(site: &Site) {
 }
 
 /// Waits until nothing is staged or on its way at a site.
-async fn nothing_left(site: &Site) {
+pub async fn nothing_left(site: &Site) {
     let app = site.running.as_ref().unwrap().app();
     eventually("arrivals end", || async {
         app.catalog.written_arrivals(10, None).await.unwrap().is_empty().then_some(())
@@ -420,105 +410,4 @@ async fn a_task_does_no_more_than_its_user_may() {
     for site in [&alps, &baltic] {
         eventually("the bytes are collected", || async { files(site).is_empty().then_some(()) }).await;
     }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_member_gets_no_task_and_no_copy_that_is_not_its_own() {
-    let [alps, baltic, _coast] = with_space().await;
-    let here = alps.user("alice").await;
-    write_small(&here, "run7", 1).await;
-    let app = alps.running.as_ref().unwrap().app();
-    let (alps_id, baltic_id) = (app.site.id, baltic.running.as_ref().unwrap().app().site.id);
-    let path = "/climate/run7/0000".parse().unwrap();
-    let object = app.catalog.open_object(&system_caller(), &path, None).await.unwrap();
-
-    let liar = Liar::new("delta");
-    let client = liar.join(&alps).await;
-    let of = |name: &str, site: &str| Caller {
-        scopes: vec!["write:/climate".parse().unwrap()],
-        ..Caller::user(Identity { issuer: Issuer::site(site), name: name.into() })
-    };
-    let delegation = |task, holder, caller: Caller| {
-        let life = Duration::from_secs(60);
-        Delegation::new(liar.id, task, holder, caller, Timestamp::now(), life).sign(&liar.key).unwrap()
-    };
-    let (id, eve) = (TaskId::new(), of("eve", "delta"));
-    let hand_over = async |delegation: String| {
-        let path = "/climate/run7".parse().unwrap();
-        let spec = TaskSpec::Evict { path, from: "alps".into() };
-        let task = NewTask { spec, label: None, deadline: None };
-        let client = liar.saying(&client, &liar.statement(alps_id, Some(of("eve", "delta"))));
-        let task = HandOver { id, task, delegation, idempotency_key: None };
-        client.peer_hand_over(&task).await.unwrap_err().code()
-    };
-    // For another task, at another site, of another of its users, of a user who is not its own.
-    assert_eq!(hand_over(delegation(TaskId::new(), alps_id, eve.clone())).await, ErrorCode::SiteRefused);
-    assert_eq!(hand_over(delegation(id, baltic_id, eve.clone())).await, ErrorCode::TokenInvalid);
-    assert_eq!(hand_over(delegation(id, alps_id, of("mallory", "delta"))).await, ErrorCode::SiteRefused);
-    assert_eq!(hand_over(delegation(id, alps_id, of("alice", "alps"))).await, ErrorCode::TokenInvalid);
-    // All is in order, but the user has no grant.
-    assert_eq!(hand_over(delegation(id, alps_id, eve.clone())).await, ErrorCode::NotFound);
-
-    // A site lets go of its own copies only.
-    let client = liar.saying(&client, &liar.statement(alps_id, Some(eve.clone())));
-    let store = object.replicas[0].store;
-    let theirs = OwnCopy { space: object.space, version: object.version, store };
-    let answer = client.peer_evict(&Evict { items: vec![theirs] }).await.unwrap();
-    match &answer.items[..] {
-        [Outcome::Failed(problem)] => assert_eq!(problem.error_code(), ErrorCode::Forbidden, "{problem:?}"),
-        other => panic!("{other:?}"),
-    }
-    // It learns nothing of what its user may not read, and nothing is repaired by another's delegation.
-    let items = vec![VersionOf { space: object.space, version: object.version }];
-    let client = liar.saying(&client, &liar.statement(alps_id, Some(eve)));
-    let mut lines = client.peer_check(&CheckCopies { items: items.clone(), repair: None }).await.unwrap();
-    let line = serde_json::to_value(lines.next().await.unwrap().unwrap()).unwrap();
-    assert_eq!(line["version"]["problem"]["code"], "not_found", "{line}");
-    assert!(lines.next().await.unwrap().is_none());
-    let repair = Some(delegation(id, alps_id, of("mallory", "delta")));
-    let client = liar.saying(&client, &liar.statement(alps_id, Some(of("eve", "delta"))));
-    let refused = client.peer_check(&CheckCopies { items, repair }).await.unwrap_err();
-    assert_eq!(refused.code(), ErrorCode::SiteRefused);
-    good_at(&here, "/climate/run7", &["alps"]).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_full_or_drained_site_takes_no_copies_and_keeps_no_parts() {
-    let Some(disk) = SmallFileSystem::mount(16 << 20) else { return };
-    let [alps, baltic, _coast] = with_space().await;
-    let (here, there) = (alps.user("alice").await, baltic.user("alice").await);
-    write_small(&here, "run7", 5).await;
-    for number in 0..4 {
-        here.write(&format!("/climate/run7/large{number}"), large(6_000_000 + number)).await.expect(201);
-    }
-    baltic.sees(&there, "/v1/entries/climate/run7/large3").await;
-    let store = json!({"name": "small", "connector": "posix", "config": {"root": disk.path().join("store")}});
-    baltic.admin.post("/v1/stores", store).await.expect(201);
-    baltic.admin.patch("/v1/stores/disk", json!({"state": "draining"})).await.expect(200);
-    let spec = json!({"kind": "replicate", "path": "/climate/run7", "to": "baltic"});
-    let id = submit(&here, spec.clone()).await;
-    let task = ended(&here, &id).await;
-    assert_eq!((&task["state"], &task["problem"]["code"]), (&json!("failed"), &json!("no_space")), "{task}");
-    let items = here.get(&format!("/v1/tasks/{id}/items")).await.expect(200);
-    assert!(items["items"].as_array().unwrap().iter().any(|item| item["code"] == "no_space"), "{items}");
-    nothing_left(&baltic).await;
-    // With room it is done to the end.
-    baltic.admin.patch("/v1/stores/disk", json!({"state": "active"})).await.expect(200);
-    baltic.admin.patch("/v1/stores/small", json!({"state": "draining"})).await.expect(200);
-    eventually("the other store is used", || async {
-        let retried = here.post(&format!("/v1/tasks/{id}/retry"), json!({})).await;
-        if retried.status.as_u16() != 200 {
-            return None;
-        }
-        (ended(&here, &id).await["state"] == "succeeded").then_some(())
-    })
-    .await;
-    good_at(&here, "/climate/run7", &["alps", "baltic"]).await;
-    // A drained site takes none.
-    alps.admin.patch("/v1/sites/baltic", json!({"state": "drained"})).await.expect(200);
-    eventually("baltic hears that it is drained", || async {
-        let answer = here.post("/v1/tasks", spec.clone()).await;
-        (answer.json()["code"] == "read_only").then_some(())
-    })
-    .await;
 }
