@@ -287,6 +287,8 @@ impl Site {
         if let Some(url) = &self.options.catalog_url {
             settings.push(("catalog.url".to_owned(), format!("{url:?}")));
         }
+        // What a test sets takes the place of what is usual; a key may stand there once.
+        settings.retain(|(key, _)| self.options.settings.iter().all(|(set, _)| set != key));
         settings.extend(self.options.settings.iter().cloned());
         // Dotted keys need no order of sections.
         settings.into_iter().map(|(key, value)| format!("{key} = {value}\n")).collect()

@@ -3,6 +3,7 @@
 //! | module | proves |
 //! |---|---|
 //! | [`kill`] | nothing acknowledged is lost, nothing partial is seen, however often the server is killed |
+//! | [`fabric_kill`] | tasks across sites end by themselves, whoever is killed |
 //! | [`publish_steps`] | the same at each single step of the publish order |
 //! | [`documents`] | what the documents tell people to type works |
 //! | [`disk_full`] | a full disk is an error and no loss |
@@ -13,6 +14,7 @@
 mod demo;
 mod disk_full;
 mod documents;
+mod fabric_kill;
 mod kill;
 mod ledger;
 mod publish_steps;
