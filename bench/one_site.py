@@ -43,13 +43,13 @@ def free_port():
 
 
 @contextlib.contextmanager
-def site(folder):
+def site(folder, name="bench"):
     """A server with one store and the space `bench`; yields the environment of a client."""
     port = free_port()
     env = {name: value for name, value in os.environ.items() if not name.startswith("PERCALE")}
     log = open(folder / "server.log", "w")
     server = subprocess.Popen(
-        [PERCALE, "serve", "--state-dir", folder / "state", "--listen", f"127.0.0.1:{port}", "--site-name", "bench"],
+        [PERCALE, "serve", "--state-dir", folder / "state", "--listen", f"127.0.0.1:{port}", "--site-name", name],
         env=env, stdout=log, stderr=log,
     )
     env |= {
