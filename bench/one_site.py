@@ -66,7 +66,7 @@ def site(folder, name="bench"):
                 sys.exit(f"the server did not start:\n{(folder / 'server.log').read_text()}")
             time.sleep(0.05)
         run(PERCALE, "store", "add", "disk", "--posix", folder / "store", env=env)
-        run(PERCALE, "space", "create", "bench", env=env)
+        run(PERCALE, "space", "create", name, env=env)
         yield env
     finally:
         server.terminate()

@@ -62,6 +62,8 @@ pub struct Contact {
     pub clock_us: Option<i64>,
     /// Why the last exchange failed.
     pub fault: Option<String>,
+    /// Why a space of it cannot be followed.
+    pub trouble: Option<String>,
 }
 
 /// How requests reach a member.
@@ -488,6 +490,12 @@ impl Fabric {
     pub fn contact(&self, id: SiteId) -> Contact {
         let contacts = self.inner.contacts.lock().unwrap_or_else(PoisonError::into_inner);
         contacts.get(&id).cloned().unwrap_or_default()
+    }
+
+    /// Notes why a space of a member cannot be followed, or that all can.
+    pub(crate) fn note_trouble(&self, id: SiteId, trouble: Option<String>) {
+        let mut contacts = self.inner.contacts.lock().unwrap_or_else(PoisonError::into_inner);
+        contacts.entry(id).or_default().trouble = trouble;
     }
 
     /// Notes how an exchange with a member went.

@@ -1,6 +1,6 @@
 //! Following the journals of other homes (`docs/design/following.md`).
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -71,7 +71,14 @@ async fn take_what_was_handed_over(fabric: &Fabric) -> Result<()> {
 /// Follows one member until it is removed.
 async fn follow(fabric: Fabric, home: SiteId, stopping: CancellationToken) {
     let mut pause = FIRST_PAUSE;
-    let mut follower = Follower { fabric: fabric.clone(), home, known: None, roster_at: None };
+    let mut follower = Follower {
+        fabric: fabric.clone(),
+        home,
+        known: None,
+        roster_at: None,
+        waiting: Vec::new(),
+        blocked: HashMap::new(),
+    };
     while fabric.member(home).is_ok() {
         let outcome = tokio::select! {
             outcome = follower.exchange() => outcome,
@@ -125,6 +132,10 @@ struct Follower {
     /// The fingerprint of the lists that were taken.
     known: Option<String>,
     roster_at: Option<Instant>,
+    /// Spaces of the list that were not taken up yet.
+    waiting: Vec<HomeSpace>,
+    /// Spaces that cannot be followed, and since when they are left alone: they must not keep the others back.
+    blocked: HashMap<SpaceId, Instant>,
 }
 
 impl Follower {
@@ -141,9 +152,12 @@ impl Follower {
             self.roster_at = Some(Instant::now());
         }
         let catalog = self.fabric.catalog();
-        let positions: Vec<Position> = catalog.followed(self.home).await?;
+        self.blocked.retain(|_, since| since.elapsed() < LONGEST_PAUSE);
+        let mut positions: Vec<Position> = catalog.followed(self.home).await?;
+        positions.retain(|position| !self.blocked.contains_key(&position.space));
         // The first question is answered at once, so that the lists and the clock are known.
-        let wait_s = if self.known.is_some() { WAIT.as_secs() as u32 } else { 0 };
+        let wait = if self.blocked.is_empty() { WAIT } else { LONGEST_PAUSE };
+        let wait_s = if self.known.is_some() { wait.as_secs() as u32 } else { 0 };
         let client = self.fabric.client(self.home, &Acting::Site)?;
         let changes = Changes { positions, known: self.known.clone(), wait_s };
         let began = Instant::now();
@@ -168,26 +182,42 @@ impl Follower {
             });
             catalog.learn_stores(self.home, stores.collect()).await?;
         }
-        let mut fault = None;
+        let mut trouble = None;
         for SpaceChanges { space, records, is_gone } in spaces {
             let outcome = match is_gone {
                 true => self.snapshot(space).await,
                 false => self.apply(space, records).await,
             };
-            fault = outcome.err().or(fault);
+            trouble = self.block(space, outcome).or(trouble);
         }
-        for space in homes.unwrap_or_default() {
+        if let Some(homes) = homes {
+            self.waiting = homes;
+        }
+        for space in std::mem::take(&mut self.waiting) {
             self.fabric.hear(space.position);
-            fault = self.begin(space).await.err().or(fault);
-        }
-        match fault {
-            // One space that cannot be followed must not keep the others back; it is tried again after the pause.
-            Some(error) => Err(error),
-            None => {
-                self.known = Some(known);
-                Ok(())
+            if self.blocked.contains_key(&space.id) {
+                self.waiting.push(space);
+                continue;
+            }
+            let outcome = self.begin(&space).await;
+            if let Some(error) = self.block(space.id, outcome) {
+                trouble = Some(error);
+                self.waiting.push(space);
             }
         }
+        self.known = Some(known);
+        if trouble.is_some() || self.blocked.is_empty() {
+            self.fabric.note_trouble(self.home, trouble);
+        }
+        Ok(())
+    }
+
+    /// Leaves a space alone for a while that cannot be followed; says why it cannot.
+    fn block(&mut self, space: SpaceId, outcome: Result<()>) -> Option<String> {
+        let error = outcome.err()?;
+        tracing::warn!(%space, home = %self.home, %error, "a space cannot be followed; it is tried again");
+        self.blocked.insert(space, Instant::now());
+        Some(error.to_string())
     }
 
     /// Tells whether the other site's claim to be the home goes over this one's: the greater term, then the smaller id.
@@ -210,7 +240,7 @@ impl Follower {
     }
 
     /// Takes up a space that is not followed yet.
-    async fn begin(&self, space: HomeSpace) -> Result<()> {
+    async fn begin(&self, space: &HomeSpace) -> Result<()> {
         let catalog = self.fabric.catalog();
         match catalog.followed_space(space.id).await? {
             Some(known) if known.home == Some(self.home) && known.behind.is_none() => return Ok(()),
@@ -220,7 +250,7 @@ impl Follower {
             }
             Some(_) => {}
             None => match catalog.position(space.id).await {
-                Ok(ours) if self.has_won(space.position, ours) => self.give_way(&space, ours).await?,
+                Ok(ours) if self.has_won(space.position, ours) => self.give_way(space, ours).await?,
                 Ok(_) => return Ok(()),
                 Err(error) if error.code() == ErrorCode::SpaceNotFound => {}
                 Err(error) => return Err(error.into()),

@@ -45,7 +45,7 @@ fn describe(app: &AppState, member: &Member) -> SiteStatus {
         seen: contact.seen,
         rtt_ms: contact.rtt.map(millis),
         clock_ms: contact.clock_us.map(|offset| offset as f64 / 1000.0),
-        fault: contact.fault,
+        fault: contact.fault.or(contact.trouble),
     }
 }
 

@@ -146,6 +146,30 @@ async fn an_upload_goes_on_when_the_home_is_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_space_that_cannot_be_followed_does_not_keep_others_back() {
+    let (alps, baltic) = tokio::join!(Site::start("alps"), Site::start("baltic"));
+    for site in [&alps, &baltic] {
+        site.admin.post("/v1/spaces", json!({"name": "same", "owner": "user:alice"})).await.expect(201);
+    }
+    let open = json!({"name": "open", "owner": "user:alice@site:baltic"});
+    alps.admin.post("/v1/spaces", open).await.expect(201);
+    baltic.join(&alps.invite().await).await;
+    let there = baltic.user("alice").await;
+    baltic.sees(&there, "/v1/spaces/open").await;
+    eventually("baltic says which name is taken", || async {
+        let site = baltic.admin.get("/v1/sites/alps").await.json();
+        let is_told = site["fault"].as_str().is_some_and(|fault| fault.contains("'same'"));
+        (is_told && site["route"] == "direct").then_some(())
+    })
+    .await;
+    // The follower would pause if it took this for a fault of the site, and the reads would not see the changes.
+    for round in 0..20 {
+        there.mkdir(&format!("/open/{round}")).await.expect(201);
+        there.get(&format!("/v1/entries/open/{round}")).await.expect(200);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_site_that_answers_garbage_harms_nobody() {
     let [alps, baltic, _coast] = three().await;
     shared_space(&alps).await;
