@@ -41,8 +41,6 @@ pub mod fields {
     pub const TO: &str = "percale-to";
     /// Between sites: the name of the site that passed a request on. One is the most.
     pub const VIA: &str = "percale-via";
-    /// In answers between sites: the site's time, microseconds since 1970.
-    pub const TIME: &str = "percale-time";
 }
 
 /// Media types that are our own.

@@ -653,7 +653,7 @@ impl ErrorCode {
             }
             ErrorCode::NotHome => "Ask again; sites learn of a new home within seconds.",
             ErrorCode::SiteRefused => {
-                "Compare what both sites know of each other. A site that was removed joins again as a new one, with an invitation."
+                "Compare `percale site list` at both sites. A site that was removed joins again as a new one, with an invitation."
             }
             ErrorCode::Offline => {
                 "Wait until the store is back; `percale ls -L` names it. To avoid this, ask for a second copy by policy."

@@ -319,7 +319,12 @@ impl Fabric {
     pub fn named(&self, name: &str) -> Result<Arc<Member>> {
         self.roster().named(name).cloned().ok_or_else(|| {
             let shown: String = name.chars().take(80).collect();
-            Error::new(ErrorCode::NotFound, format!("there is no site '{shown}' in this fabric"))
+            Error::new(
+                ErrorCode::NotFound,
+                format!(
+                    "there is no site '{shown}' in this fabric; `percale site list` shows those that are"
+                ),
+            )
         })
     }
 

@@ -14,7 +14,7 @@ use http::request::Parts;
 use percale_api::fields;
 use percale_catalog::Catalog;
 use percale_core::access::{Caller, Subject};
-use percale_core::ids::TokenId;
+use percale_core::ids::{SiteId, TokenId};
 use percale_core::{ErrorCode, Timestamp};
 use percale_federation::{Member, roster};
 use percale_trust::signed::{
@@ -34,7 +34,8 @@ const REFRESH_EVERY: Duration = Duration::from_secs(5);
 const OVERLAP: Duration = Duration::from_secs(120);
 /// Checked tokens that are remembered. Checking one takes about 50 µs, more than the rest of a small request.
 const MAX_CHECKED: usize = 10_000;
-/// Statements that came through a relay and are remembered while they could be used again: 20 minutes at 80 a second, in 10 MB.
+/// Statements of one site that came through a relay and are remembered while they could be used again: 20 minutes at 80
+/// a second, in 10 MB.
 const MAX_STATEMENTS: usize = 100_000;
 
 /// The caller of a request: somebody with a good token, or nobody.
@@ -173,8 +174,7 @@ fn of_site(parts: &Parts, app: &AppState, key: &SitePublicKey) -> Result<Session
     let (signer, statement) = signed(app, text, |signatory, clock| {
         Statement::verify(text, signatory, from.id, app.site.id, clock)
     })?;
-    let guard = &app.authenticator.statements;
-    if statement.is_once_only() && !guard.first_use(statement.id, statement.expires, Timestamp::now()) {
+    if statement.is_once_only() && !app.authenticator.is_first_use(&statement) {
         return Err(refuse(format!("the statement of site {} was used before", signer.name)));
     }
     let delegation = match one_field(parts, fields::DELEGATION)? {
@@ -265,7 +265,8 @@ pub struct Authenticator {
     verifier: TokenVerifier,
     checked: Mutex<HashMap<[u8; 32], VerifiedToken>>,
     revoked: RwLock<HashSet<TokenId>>,
-    statements: ReplayGuard,
+    /// For each site that signs, so that none fills the memory of the others.
+    statements: Mutex<HashMap<SiteId, ReplayGuard>>,
 }
 
 impl Authenticator {
@@ -276,7 +277,7 @@ impl Authenticator {
             verifier,
             checked: Mutex::default(),
             revoked: RwLock::default(),
-            statements: ReplayGuard::new(MAX_STATEMENTS),
+            statements: Mutex::default(),
         }
     }
 
@@ -329,6 +330,13 @@ impl Authenticator {
             }
             Err(error) => Err(ApiError::new(ErrorCode::SiteRefused, error.to_string())),
         }
+    }
+
+    /// Tells whether a verified statement that is good only once comes for the first time.
+    fn is_first_use(&self, statement: &Statement) -> bool {
+        let mut guards = self.statements.lock().unwrap_or_else(PoisonError::into_inner);
+        let guard = guards.entry(statement.issuer_site).or_insert_with(|| ReplayGuard::new(MAX_STATEMENTS));
+        guard.first_use(statement.id, statement.expires, Timestamp::now())
     }
 
     /// Refuses a token from now on.

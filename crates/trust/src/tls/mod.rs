@@ -119,11 +119,6 @@ impl ServerTls {
         Ok(Self { source, current, site, configs })
     }
 
-    /// Returns the configuration for new connections of ordinary clients; it follows [`refresh`](Self::refresh).
-    pub fn config(&self) -> Arc<ServerConfig> {
-        self.configs.ordinary()
-    }
-
     /// Returns the configurations for new connections of ordinary clients and of other sites.
     pub fn configs(&self) -> TlsConfigs {
         self.configs.clone()
@@ -312,7 +307,7 @@ mod tests {
     ) -> Result<ClientConnection, rustls::Error> {
         let name = ServerName::try_from(name.to_owned()).unwrap();
         let mut client = ClientConnection::new(Arc::new(client), name)?;
-        let mut server = ServerConnection::new(server.config())?;
+        let mut server = ServerConnection::new(server.configs().ordinary())?;
         let mut wire = Vec::new();
         while client.is_handshaking() || server.is_handshaking() {
             client.write_tls(&mut wire).unwrap();
