@@ -267,7 +267,7 @@ pub struct Publication {
 /// New versions of one user.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Publish {
-    /// On whose behalf, as the asking site sees it crossing to the home.
+    /// On whose behalf, as the asking site sees it crossing to the home. Where the request has a delegation, that says it.
     pub caller: Caller,
     /// The publications.
     pub items: Vec<Publication>,

@@ -2,6 +2,7 @@
 
 use percale_core::ids::TaskId;
 use percale_core::state::TaskState;
+use percale_core::tree::RootHash;
 use percale_core::{ObjectPath, Timestamp};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -26,7 +27,7 @@ pub enum TaskSpec {
         #[schema(value_type = String)]
         path: ObjectPath,
     },
-    /// Copies an entry and all below it within the site.
+    /// Copies an entry and all below it.
     Copy {
         /// What to copy.
         #[schema(value_type = String)]
@@ -34,6 +35,27 @@ pub enum TaskSpec {
         /// Where to; must not exist.
         #[schema(value_type = String)]
         to: ObjectPath,
+        /// The name of the site whose store gets the bytes. Default that where the task is submitted.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        at: Option<String>,
+    },
+    /// Makes a collection like another one: what is missing is copied, what differs replaced.
+    Sync {
+        /// The collection that is taken as it is.
+        #[schema(value_type = String)]
+        from: ObjectPath,
+        /// The collection that is changed; made if it is missing.
+        #[schema(value_type = String)]
+        to: ObjectPath,
+        /// When an object counts as the same. Default `content`.
+        #[serde(default, skip_serializing_if = "Compare::is_default")]
+        compare: Compare,
+        /// Whether what only the changed collection has is removed, once all else is done without a failure. Default no.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        delete: bool,
+        /// The name of the site whose store gets the bytes. Default that where the task is submitted.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        at: Option<String>,
     },
     /// Makes a copy of every object under a path at a site, of those that have no good one there.
     Replicate {
@@ -54,6 +76,50 @@ pub enum TaskSpec {
         /// The name of the site whose copies are removed.
         from: String,
     },
+}
+
+/// When an object counts as the same as another.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Compare {
+    /// They have the same hash. Between objects of which one was not hashed yet: the same size and modification time.
+    #[default]
+    Content,
+    /// They have the same size and modification time.
+    Mtime,
+    /// They have the same size.
+    Size,
+    /// Both are there.
+    Exists,
+}
+
+impl Compare {
+    fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Tells whether two objects count as the same.
+    pub fn is_same(self, left: Looks, right: Looks) -> bool {
+        let same_size = left.size == right.size;
+        let same_mtime = left.mtime.is_some() && left.mtime == right.mtime;
+        match (self, left.root, right.root) {
+            (Self::Exists, ..) => true,
+            (Self::Size, ..) => same_size,
+            (Self::Content, Some(left), Some(right)) => left == right,
+            (Self::Content | Self::Mtime, ..) => same_size && same_mtime,
+        }
+    }
+}
+
+/// What [`Compare`] looks at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Looks {
+    /// Bytes.
+    pub size: u64,
+    /// The root of its hash tree, once it was hashed.
+    pub root: Option<RootHash>,
+    /// When its owner last modified it.
+    pub mtime: Option<Timestamp>,
 }
 
 /// Submits a task.
@@ -152,4 +218,31 @@ pub struct Event {
     /// The change.
     #[schema(value_type = Object)]
     pub body: serde_json::Value,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn objects_are_compared_by_what_was_asked_for() {
+        let looks = |size, root: Option<u8>, mtime: Option<i64>| Looks {
+            size,
+            root: root.map(|byte| RootHash([byte; 32])),
+            mtime: mtime.map(Timestamp::from_micros),
+        };
+        use Compare::{Content, Exists, Mtime, Size};
+        for (left, right, same) in [
+            (looks(1, Some(1), Some(1)), looks(1, Some(1), Some(2)), vec![Content, Size, Exists]),
+            (looks(1, Some(1), Some(1)), looks(1, Some(2), Some(1)), vec![Mtime, Size, Exists]),
+            (looks(1, None, Some(1)), looks(1, Some(2), Some(1)), vec![Content, Mtime, Size, Exists]),
+            (looks(1, None, None), looks(1, None, None), vec![Size, Exists]),
+            (looks(1, None, Some(1)), looks(2, None, Some(1)), vec![Exists]),
+        ] {
+            for compare in [Content, Mtime, Size, Exists] {
+                let expected = same.contains(&compare);
+                assert_eq!(compare.is_same(left, right), expected, "{compare:?} {left:?} {right:?}");
+            }
+        }
+    }
 }

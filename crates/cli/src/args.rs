@@ -7,7 +7,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
     admin, api, cat, check, completion, config, doctor, events, find, grant, locate, login, ls, namespace,
-    replicate, serve, site, space, stat, store, task, token, transfer, usage,
+    replicate, serve, site, space, stat, store, sync, task, token, transfer, usage,
 };
 use crate::demo::DemoArgs;
 use crate::output::ColorWhen;
@@ -116,6 +116,8 @@ pub enum Command {
     Put(transfer::PutArgs),
     /// Copy in either direction, or within the fabric
     Cp(transfer::CpArgs),
+    /// Make a destination like its source
+    Sync(sync::SyncArgs),
     /// Rename
     Mv(namespace::MvArgs),
     /// Remove

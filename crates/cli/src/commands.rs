@@ -21,6 +21,7 @@ pub mod site;
 pub mod space;
 pub mod stat;
 pub mod store;
+pub mod sync;
 pub mod task;
 pub mod token;
 pub mod transfer;
@@ -50,6 +51,7 @@ pub async fn run(command: Command, context: &Context) -> Result {
         Command::Get(args) => transfer::get(args, context).await,
         Command::Put(args) => transfer::put(args, context).await,
         Command::Cp(args) => transfer::cp(args, context).await,
+        Command::Sync(args) => sync::run(args, context).await,
         Command::Mv(args) => context.interruptible(namespace::mv(args, context)).await?,
         Command::Rm(args) => namespace::rm(args, context).await,
         Command::Mkdir(args) => context.interruptible(namespace::mkdir(args, context)).await?,

@@ -10,6 +10,7 @@ use percale_api::{MAX_PAGE, Page, media};
 use percale_core::access::Subject;
 use percale_core::ids::{LeaseId, TaskId, TokenId, VersionId};
 use percale_core::path::SpaceName;
+use percale_core::state::TaskState;
 use percale_core::tree::HashTree;
 use percale_core::{ErrorCode, ObjectPath, Timestamp};
 use reqwest::Method;
@@ -433,18 +434,19 @@ impl Client {
             .await
     }
 
-    /// Lists a page of tasks, the newest first.
+    /// Lists a page of tasks, the newest first: those that run at the site that is asked, or at the one that is named.
     ///
     /// # Errors
     /// As the server answers.
-    pub async fn list_tasks(&self, cursor: Option<&str>) -> crate::Result<Page<Task>> {
-        self.json(get("list tasks", "/v1/tasks").optional("cursor", cursor)).await
+    pub async fn list_tasks(
+        &self,
+        site: Option<&str>,
+        state: Option<TaskState>,
+        cursor: Option<&str>,
+    ) -> crate::Result<Page<Task>> {
+        let call = get("list tasks", "/v1/tasks").optional("site", site).optional("state", state);
+        self.json(call.optional("cursor", cursor)).await
     }
-
-    all_pages!(
-        /// Lists all tasks.
-        all_tasks, list_tasks, Task
-    );
 
     /// Shows a task.
     ///

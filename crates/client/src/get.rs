@@ -326,7 +326,7 @@ impl Transfer<'_> {
             Outcome::Done { .. } => self.options.progress.done(),
             Outcome::Same => self.options.progress.same(0),
             Outcome::Failed(_) => self.options.progress.failed(),
-            Outcome::Planned { .. } | Outcome::PassedOver(_) => {}
+            Outcome::Planned { .. } | Outcome::PassedOver(_) | Outcome::Removed => {}
         }
         if let Some(on_item) = &self.options.on_item {
             on_item(&item);

@@ -22,6 +22,7 @@ pub mod client;
 mod control;
 pub mod error;
 pub mod events;
+pub mod extra;
 pub mod get;
 mod local;
 pub mod peer;

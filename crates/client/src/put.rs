@@ -24,6 +24,8 @@ use crate::report::{Item, OnItem, Outcome, Report};
 use crate::upload::{UploadPlan, blocking, upload};
 use crate::walk::{Found, walk};
 
+pub use percale_api::tasks::Compare;
+
 pub use crate::upload::default_state_dir;
 pub use crate::walk::{Candidate, Filter, Links};
 
@@ -34,20 +36,6 @@ const LARGE: u64 = 8 << 20;
 const FOUND_AHEAD: usize = 2048;
 /// A batch that is not full goes off when the walk has found nothing for this long.
 const BATCH_WAIT: Duration = Duration::from_millis(20);
-
-/// When something that is there already counts as the same and is not transferred.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Compare {
-    /// Its content has the same hash. Reads the local file if the sizes are equal.
-    #[default]
-    Content,
-    /// Size and modification time are the same.
-    Mtime,
-    /// The size is the same.
-    Size,
-    /// It is there.
-    Exists,
-}
 
 /// How to put.
 #[derive(Clone, Default)]
@@ -265,7 +253,7 @@ impl Transfer<'_> {
             Outcome::Done { .. } => self.options.progress.done(),
             Outcome::Same => self.options.progress.same(0),
             Outcome::Failed(_) => self.options.progress.failed(),
-            Outcome::Planned { .. } | Outcome::PassedOver(_) => {}
+            Outcome::Planned { .. } | Outcome::PassedOver(_) | Outcome::Removed => {}
         }
         if let Some(on_item) = &self.options.on_item {
             on_item(&item);

@@ -30,6 +30,8 @@ pub enum Outcome {
         /// Whether something would be replaced.
         replaces: bool,
     },
+    /// It was removed, since the source has nothing of that name; in a dry run, it would be.
+    Removed,
     /// It is passed over: not a file (a symbolic link, a device), or a partial file of a transfer.
     PassedOver(&'static str),
     /// It was not transferred.
@@ -63,6 +65,8 @@ pub struct Report {
     pub bytes: u64,
     /// What was the same already.
     pub same: u64,
+    /// What was removed, or would be in a dry run.
+    pub removed: u64,
     /// What was passed over.
     pub passed_over: u64,
     /// What failed.
@@ -81,6 +85,7 @@ impl Report {
                 self.bytes += item.bytes;
             }
             Outcome::Same => self.same += 1,
+            Outcome::Removed => self.removed += 1,
             Outcome::PassedOver(_) => self.passed_over += 1,
             Outcome::Failed(_) => {
                 self.failed += 1;

@@ -5,8 +5,9 @@
 //! settled, the home told. What a server leaves in the middle is ended by whoever comes next: [`Abroad::tidy`].
 
 mod landing;
+mod tidy;
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -32,8 +33,6 @@ use landing::{Landed, Landing};
 
 /// How long an answer waits for this site's follower, so that the next request sees the change.
 const CATCH_UP: Duration = Duration::from_secs(1);
-/// Arrivals in one step of tidying up.
-const STEP: usize = 1000;
 
 /// Publishes in spaces of other homes.
 pub struct Abroad {
@@ -100,6 +99,7 @@ impl Abroad {
     ) -> Vec<Result<Committed>> {
         let paths: Vec<ObjectPath> = items.iter().map(|((object, _), _)| object.path.clone()).collect();
         let answers: Vec<_> = items.iter().map(|((object, _), _)| object.answer.clone()).collect();
+        let delegations: Vec<_> = items.iter().map(|((object, _), _)| object.delegation.clone()).collect();
         let wanted = items.into_iter().map(|((object, content), space)| {
             let body = Publication {
                 caller: object.caller,
@@ -123,7 +123,8 @@ impl Abroad {
                 Err(error) => outcomes[at] = Err(error),
             }
         }
-        let told = self.tell_publications(going.iter().map(|(_, landed)| &landed.arrival)).await;
+        let told = going.iter().map(|(at, landed)| (&landed.arrival, delegations[*at].as_deref()));
+        let told = self.tell_publications(told.collect()).await;
         let mut refused = Vec::new();
         let mut reached: HashMap<_, Position> = HashMap::new();
         for ((at, landed), outcome) in going.into_iter().zip(told) {
@@ -253,29 +254,26 @@ impl Abroad {
         outcomes
     }
 
-    /// Step 7 for new versions: the homes give the ids and commit.
-    async fn tell_publications<'a>(
-        &self,
-        arrivals: impl Iterator<Item = &'a Arrival>,
-    ) -> Vec<Result<Committed>> {
-        let arrivals: Vec<&Arrival> = arrivals.collect();
+    /// Step 7 for new versions: the homes give the ids and commit. With each comes the delegation of the task that makes it.
+    async fn tell_publications(&self, arrivals: Vec<(&Arrival, Option<&str>)>) -> Vec<Result<Committed>> {
         let mut outcomes: Vec<Result<Committed>> = arrivals.iter().map(|_| Err(lost())).collect();
-        let mut groups: Vec<(SiteId, Caller, Vec<usize>)> = Vec::new();
-        for (at, arrival) in arrivals.iter().enumerate() {
+        let mut groups: Vec<(Asking<'_>, Vec<usize>)> = Vec::new();
+        for (at, (arrival, delegation)) in arrivals.iter().enumerate() {
             let ArrivalBody::Publication(publication) = &arrival.body else { continue };
             let Some(home) = arrival.home else {
                 let detail = "the space came to this site meanwhile; send the content again";
                 outcomes[at] = Err(ApiError::new(ErrorCode::Conflict, detail));
                 continue;
             };
-            match groups.iter_mut().find(|(site, caller, _)| *site == home && *caller == publication.caller) {
-                Some((_, _, group)) => group.push(at),
-                None => groups.push((home, publication.caller.clone(), vec![at])),
+            let key = (home, &publication.caller, *delegation);
+            match groups.iter_mut().find(|(known, _)| *known == key) {
+                Some((_, group)) => group.push(at),
+                None => groups.push((key, vec![at])),
             }
         }
-        for (home, caller, group) in groups {
-            let items: Vec<Published> = group.iter().filter_map(|at| to_wire(arrivals[*at])).collect();
-            let answered = self.ask_home(home, &caller, items).await;
+        for ((home, caller, delegation), group) in groups {
+            let items: Vec<Published> = group.iter().filter_map(|at| to_wire(arrivals[*at].0)).collect();
+            let answered = self.ask_home(home, caller, delegation, items).await;
             match answered {
                 Ok(answers) if answers.len() == group.len() => {
                     let mut told = Vec::new();
@@ -284,7 +282,7 @@ impl Abroad {
                             Outcome::Done(published) => {
                                 let committed = committed(published);
                                 told.push(ToldArrival {
-                                    id: arrivals[at].id,
+                                    id: arrivals[at].0.id,
                                     version: committed.version,
                                     position: committed.position,
                                 });
@@ -320,101 +318,18 @@ impl Abroad {
         &self,
         home: SiteId,
         caller: &Caller,
+        delegation: Option<&str>,
         items: Vec<Published>,
     ) -> Result<Vec<Outcome<percale_api::peer::Published>>> {
         let member = self.fabric.member(home)?;
-        let client = self.fabric.client(home, &Acting::Site)?;
+        let acting = delegation.map_or(Acting::Site, |text| Acting::Task(text.to_owned()));
+        let client = self.fabric.client(home, &acting)?;
         let caller = caller.seen(&self.fabric.own().name, &member.name);
         let publish = Publish { caller, items, abandoned: Vec::new() };
         match client.peer_publish(&publish).await {
             Ok(answer) => Ok(answer.items),
             Err(error) => Err(percale_federation::Error::from(error).into()),
         }
-    }
-
-    /// Ends what this server began and nobody asks for any more: publications are made impossible at their homes, copies are
-    /// told to them.
-    ///
-    /// # Errors
-    /// Those of the catalog. A home that cannot be reached is asked the next time.
-    pub async fn tidy(&self) -> Result<()> {
-        let holder = self.lease.current()?;
-        let mut after = None;
-        loop {
-            let arrivals = self.catalog.written_arrivals(STEP, after).await?;
-            let Some(last) = arrivals.last() else { return Ok(()) };
-            after = Some(last.id);
-            let left =
-                arrivals.into_iter().filter(|arrival| arrival.told.is_none() && !self.is_going(arrival.id));
-            let left: Vec<Arrival> = left.collect();
-            // What another server or an upload holds is theirs; of the dead nobody holds anything.
-            let ids = left.iter().map(|arrival| arrival.id).collect();
-            let adopted = self.catalog.adopt_arrivals(ids, holder.lease, holder.fence).await;
-            let mut homes: BTreeMap<Option<SiteId>, Vec<Arrival>> = BTreeMap::new();
-            for (arrival, adopted) in left.into_iter().zip(adopted) {
-                if adopted.is_ok() && !self.is_going(arrival.id) {
-                    homes.entry(arrival.home).or_default().push(arrival);
-                }
-            }
-            for (home, arrivals) in homes {
-                if let Err(error) = self.tidy_at(home, arrivals).await {
-                    tracing::debug!(?home, %error, "cannot end arrivals yet");
-                }
-            }
-        }
-    }
-
-    async fn tidy_at(&self, home: Option<SiteId>, arrivals: Vec<Arrival>) -> Result<()> {
-        let is_publication = |arrival: &Arrival| matches!(arrival.body, ArrivalBody::Publication(_));
-        let (publications, copies): (Vec<_>, Vec<_>) = arrivals.into_iter().partition(is_publication);
-        let ids = |arrivals: &[Arrival]| arrivals.iter().map(|arrival| arrival.id).collect::<Vec<_>>();
-        if home.is_none() {
-            self.tell_own(&copies).await;
-            self.end(ids(&publications), ArrivalEnd::Garbage).await;
-            return Ok(());
-        }
-        // Whoever orders the space now cannot be asked: nothing can come of them any more.
-        let Some(home) = home.filter(|home| self.fabric.member(*home).is_ok()) else {
-            self.end(ids(&publications), ArrivalEnd::Garbage).await;
-            self.end(ids(&copies), ArrivalEnd::Garbage).await;
-            return Ok(());
-        };
-        if !copies.is_empty() {
-            tell_copies(&self.fabric, home, &Acting::Site, &copies).await?;
-        }
-        if publications.is_empty() {
-            return Ok(());
-        }
-        let client = self.fabric.client(home, &Acting::Site)?;
-        let abandoned = publications.iter().map(|arrival| arrival.id.0).collect();
-        let publish = Publish { caller: Caller::anonymous(), items: Vec::new(), abandoned };
-        let answer = match client.peer_publish(&publish).await {
-            Ok(answer) => answer,
-            // One that is too old for the home to say anything about must not hold the others up.
-            Err(error) if error.code() == ErrorCode::InvalidRequest && publications.len() > 1 => {
-                for one in publications {
-                    if let Err(error) = Box::pin(self.tidy_at(Some(home), vec![one])).await {
-                        tracing::warn!(%error, "an arrival cannot be given up; its bytes stay");
-                    }
-                }
-                return Ok(());
-            }
-            Err(error) => return Err(percale_federation::Error::from(error).into()),
-        };
-        let (mut told, mut given_up) = (Vec::new(), Vec::new());
-        for (arrival, published) in publications.iter().zip(answer.abandoned) {
-            match published {
-                // It was committed before it was given up.
-                Some(published) => {
-                    let (version, position) = (published.version, published.position);
-                    told.push(ToldArrival { id: arrival.id, version, position });
-                }
-                None => given_up.push(arrival.id),
-            }
-        }
-        self.catalog.note_told(told).await.into_iter().collect::<Result<(), _>>()?;
-        self.end(given_up, ArrivalEnd::Garbage).await;
-        Ok(())
     }
 
     async fn end(&self, arrivals: Vec<ArrivalId>, end: ArrivalEnd) {
@@ -459,6 +374,9 @@ impl Abroad {
         }
     }
 }
+
+/// Which home is asked, for whom, and by which delegation.
+type Asking<'a> = (SiteId, &'a Caller, Option<&'a str>);
 
 fn to_wire(arrival: &Arrival) -> Option<Published> {
     let ArrivalBody::Publication(publication) = &arrival.body else { return None };

@@ -1,26 +1,27 @@
-//! Brings copies of versions to own stores, from wherever good ones are (`docs/design/federation.md`, "Tasks across sites").
+//! Brings the bytes of versions to own stores, from wherever good copies are (`docs/design/federation.md`, "Tasks across
+//! sites"): as further copies of these versions, or as other objects.
 //!
 //! Small objects of one source come many in a stream of frames, large ones alone, group by group. Nothing is kept that does
 //! not have the version's root; where a source fails, lies or has not what it should, the next one is asked.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
-use futures::{FutureExt as _, StreamExt as _, stream};
+use futures::{FutureExt, StreamExt as _, stream};
 use percale_api::uploads::PullItem;
 use percale_catalog::{OpenVersion, Space};
 use percale_client::pull::{FrameStream, parse_problem};
 use percale_core::ids::{SiteId, StoreId, VersionId};
-use percale_core::tree::{HashTree, TreeHasher, group_count};
+use percale_core::tree::{GROUP_SIZE, HashTree, TreeHasher, group_count};
 use percale_core::{ByteRange, ErrorCode, ObjectPath};
 use percale_federation::Acting;
 use percale_mover::Frame;
-use percale_store::{SmallFile, Stage, StageOptions, StageToken, Staged};
+use percale_store::{SmallFile, Stage, StageOptions, StageToken, Staged, StoreKey};
 
 use crate::abroad::Copied;
-use crate::publish::{MAX_BATCH, StagedContent, key_for_stage};
+use crate::publish::{MAX_BATCH, NewObject, StagedContent, key_for_stage};
 use crate::reading::{Reach, Reader, Source};
 use crate::stores::OpenStore;
 use crate::{ApiError, AppState, Result};
@@ -31,6 +32,8 @@ const BATCH_BYTES: u64 = 32 << 20;
 const BATCHES: usize = 3;
 /// Large objects at once.
 const LARGE: usize = 4;
+/// Small objects that are read at once from own stores.
+const READS: usize = 16;
 /// What a source is asked for; completes "cannot …".
 const OPERATION: &str = "fetch copies from another site";
 
@@ -46,32 +49,42 @@ pub struct Wanted {
 /// Is called with what became of a copy.
 pub type OnEnd<'a> = &'a (dyn Fn(&OpenVersion, Result<Copied>) + Sync);
 
-/// Brings copies of versions of one space.
+/// What the bytes become.
+#[derive(Debug)]
+pub enum Become {
+    /// Further copies of the versions, in this space.
+    Copies(Space),
+    /// Objects of their own, by the version that each has the content of. All versions are of one space.
+    Objects(HashMap<VersionId, NewObject>),
+}
+
+/// Brings the bytes of versions of one space.
 pub struct Fetch {
     app: AppState,
-    space: Space,
+    goal: Arc<Become>,
     acting: Acting,
     first: Option<SiteId>,
 }
 
-/// A small object and the sites that are still to be asked for it.
+/// A small object and the sites that are still to be asked for it; nothing stands for this one.
 struct Small {
     wanted: Wanted,
+    source: Arc<Source>,
     tree: HashTree,
-    sites: VecDeque<SiteId>,
+    sites: VecDeque<Option<SiteId>>,
     fault: Option<ApiError>,
 }
 
 impl Fetch {
-    /// Makes one for a space. `acting` is for whom other sites are asked, `first` the site that is asked before others.
-    pub fn new(app: AppState, space: Space, acting: Acting, first: Option<SiteId>) -> Self {
-        Self { app, space, acting, first }
+    /// Makes one. `acting` is for whom other sites are asked, `first` the site that is asked before others.
+    pub fn new(app: AppState, goal: Become, acting: Acting, first: Option<SiteId>) -> Self {
+        Self { app, goal: Arc::new(goal), acting, first }
     }
 
-    /// Brings copies, several at once, and calls `done` with what became of each.
+    /// Brings bytes, several at once, and calls `done` with what became of each.
     ///
     /// - A copy is told to its home before `done` hears of it. Where the home did not answer, the copy stays and is told
-    ///   later, and `done` gets the error.
+    ///   later, and `done` gets the error. An object is removed in that case.
     ///
     /// # Cancellation
     /// What was staged is removed; what has arrived whole is written and told.
@@ -82,8 +95,8 @@ impl Fetch {
     async fn bring(&self, wanted: Vec<Wanted>, done: OnEnd<'_>) {
         let (mut small, mut large) = (Vec::new(), Vec::new());
         for wanted in wanted {
-            match self.source(&wanted.version).await {
-                Ok(source) => match self.as_small(&wanted, &source) {
+            match self.source(&wanted.version).await.map(Arc::new) {
+                Ok(source) => match as_small(&wanted, &source) {
                     Some(one) => small.push(one),
                     None => large.push((wanted, source)),
                 },
@@ -97,7 +110,7 @@ impl Fetch {
     }
 
     async fn source(&self, version: &OpenVersion) -> Result<Source> {
-        if version.root.is_none() {
+        if version.root.is_none() && matches!(*self.goal, Become::Copies(_)) {
             let detail = "nobody has hashed this version yet; a deep check at the site that has it does";
             return Err(ApiError::new(ErrorCode::Unsupported, detail).with_path(&version.path));
         }
@@ -109,19 +122,10 @@ impl Fetch {
         Ok(source)
     }
 
-    /// Tells whether an object comes with others in a stream: it has one group, and no copy on an own store.
-    fn as_small(&self, wanted: &Wanted, source: &Source) -> Option<Small> {
-        let version = &wanted.version;
-        let root = version.root.filter(|_| group_count(version.size) == 1)?;
-        let sites: Option<VecDeque<SiteId>> = source.sites().collect();
-        let tree = HashTree::of_single_group(version.size, root).ok()?;
-        Some(Small { wanted: wanted.clone(), tree, sites: sites?, fault: None })
-    }
-
     /// Asks for small objects, in rounds: what one source did not give, the next is asked for.
     async fn small(&self, mut left: Vec<Small>, done: OnEnd<'_>) {
         while !left.is_empty() {
-            let mut groups: BTreeMap<(SiteId, StoreId), Vec<Small>> = BTreeMap::new();
+            let mut groups: BTreeMap<(Option<SiteId>, StoreId), Vec<Small>> = BTreeMap::new();
             for mut one in left.drain(..) {
                 match one.sites.pop_front() {
                     Some(site) => groups.entry((site, one.wanted.store.row.id)).or_default().push(one),
@@ -144,15 +148,18 @@ impl Fetch {
     }
 
     /// Fetches and writes one batch from one source. Returns what it did not give.
-    async fn batch(&self, site: SiteId, batch: Vec<Small>, done: OnEnd<'_>) -> Vec<Small> {
-        let (fetched, missing) = self.pull(site, batch).await;
+    async fn batch(&self, site: Option<SiteId>, batch: Vec<Small>, done: OnEnd<'_>) -> Vec<Small> {
+        let (fetched, missing) = match site {
+            Some(site) => self.pull(site, batch).await,
+            None => self.read(batch).await,
+        };
         let Some((first, _)) = fetched.first() else { return missing };
         let store = first.wanted.store.clone();
         let versions: Vec<OpenVersion> = fetched.iter().map(|(one, _)| one.wanted.version.clone()).collect();
-        let (app, space) = (self.app.clone(), self.space.clone());
+        let (app, goal) = (self.app.clone(), self.goal.clone());
         // What has arrived is written and told, whatever becomes of the task meanwhile.
         let written =
-            self.app.background.spawn(async move { write_small(&app, &space, &store, fetched).await });
+            self.app.background.spawn(async move { write_small(&app, &goal, &store, fetched).await });
         let outcomes = match written.await {
             Ok(Ok(outcomes)) => outcomes,
             Ok(Err(error)) => versions.iter().map(|_| Err(error.clone())).collect(),
@@ -165,6 +172,29 @@ impl Fetch {
             done(version, outcome);
         }
         missing
+    }
+
+    /// Reads small objects from own stores. What cannot be read is asked for at the next site.
+    async fn read(&self, batch: Vec<Small>) -> (Vec<(Small, Bytes)>, Vec<Small>) {
+        let reads = batch.into_iter().map(|one| {
+            let reader = &self.app.reader;
+            async move {
+                let bytes = read_small(reader, &one.source).await;
+                (one, bytes)
+            }
+        });
+        let reads: Vec<BoxFuture<'_, (Small, Result<Bytes>)>> = reads.map(FutureExt::boxed).collect();
+        let (mut fetched, mut missing) = (Vec::new(), Vec::new());
+        for (mut one, bytes) in stream::iter(reads).buffered(READS).collect::<Vec<_>>().await {
+            match bytes {
+                Ok(bytes) => fetched.push((one, bytes)),
+                Err(error) => {
+                    one.fault = Some(error.with_path(&one.wanted.version.path));
+                    missing.push(one);
+                }
+            }
+        }
+        (fetched, missing)
     }
 
     /// Asks a site for small objects in one stream. Returns those that came, and those that the next site is asked for.
@@ -237,18 +267,18 @@ impl Fetch {
         Ok(())
     }
 
-    async fn large(&self, wanted: Wanted, source: Source, done: OnEnd<'_>) {
+    async fn large(&self, wanted: Wanted, source: Arc<Source>, done: OnEnd<'_>) {
         let outcome = self.large_one(&wanted, source).await;
         done(&wanted.version, outcome);
     }
 
     /// Brings one object through verified reads, which go on with the next copy where one fails.
-    async fn large_one(&self, wanted: &Wanted, source: Source) -> Result<Copied> {
+    async fn large_one(&self, wanted: &Wanted, source: Arc<Source>) -> Result<Copied> {
         let path = &wanted.version.path;
-        let content = self.stage(wanted, Arc::new(source)).await.map_err(|error| error.with_path(path))?;
+        let content = self.stage(wanted, source).await.map_err(|error| error.with_path(path))?;
         let copies = vec![(path.clone(), wanted.version.version, content)];
-        let (app, space) = (self.app.clone(), self.space.clone());
-        let told = self.app.background.spawn(async move { tell(&app, &space, copies).await });
+        let (app, goal) = (self.app.clone(), self.goal.clone());
+        let told = self.app.background.spawn(async move { tell(&app, &goal, copies).await });
         let mut outcomes =
             told.await.map_err(|error| ApiError::internal("a copy ended early").with_source(error))??;
         outcomes.pop().unwrap_or_else(|| Err(ApiError::internal("a copy ended without a result")))
@@ -262,11 +292,30 @@ impl Fetch {
             options = options.key(key);
         }
         let mut staging = Staging { app: app.clone(), store: store.clone(), token, is_kept: false };
-        let stage = store.store.stage(options).await?;
-        let (staged, tree) = write_whole(&app.reader, &source, stage).await?;
+        let can = &store.store.capabilities().write;
+        let original = source.on_own_store().filter(|(from, _)| from.row.id == store.row.id);
+        let (staged, tree) = match original.filter(|_| can.clone && can.positioned) {
+            Some((_, replica)) => clone_whole(store, &replica.key, &source, options).await?,
+            None => write_whole(&app.reader, &source, store.store.stage(options).await?).await?,
+        };
         staging.is_kept = true;
         Ok(StagedContent { store: store.clone(), staged, tree })
     }
+}
+
+/// Tells whether an object comes with others: it has one group.
+fn as_small(wanted: &Wanted, source: &Arc<Source>) -> Option<Small> {
+    let version = &wanted.version;
+    let root = version.root.filter(|_| group_count(version.size) == 1)?;
+    let tree = HashTree::of_single_group(version.size, root).ok()?;
+    let sites = source.sites().collect();
+    Some(Small { wanted: wanted.clone(), source: source.clone(), tree, sites, fault: None })
+}
+
+/// Reads a whole version of one group, verified.
+async fn read_small(reader: &Arc<Reader>, source: &Arc<Source>) -> Result<Bytes> {
+    let mut read = reader.read(source.clone(), ByteRange::whole(source.version.size)).await?;
+    Ok(read.next().await?.unwrap_or_default())
 }
 
 /// A staged file that is removed unless it is kept, also when whoever writes it is dropped.
@@ -291,11 +340,34 @@ impl Drop for Staging {
     }
 }
 
+/// Has the storage copy a file of its own, and reads the copy back.
+async fn clone_whole(
+    store: &OpenStore,
+    original: &str,
+    source: &Source,
+    options: StageOptions,
+) -> Result<(Staged, HashTree)> {
+    let original = StoreKey::parse(original)
+        .map_err(|error| ApiError::internal("a copy's key cannot be used").with_source(error))?;
+    let stage = store.store.clone_to_stage(&original, options).await?;
+    let size = source.version.size;
+    let mut hasher = TreeHasher::new();
+    while hasher.size() < size {
+        let bytes = stage.read_at(ByteRange::at(hasher.size().0, GROUP_SIZE)).await?;
+        if bytes.is_empty() {
+            break;
+        }
+        hasher.update(&bytes);
+    }
+    let tree = expected(hasher.finish(), source)?;
+    Ok((stage.finish().await?, tree))
+}
+
 /// Reads a version whole into a staged file, and compares what was read with the version's root.
 ///
 /// # Errors
 /// As the last copy and the store answer; `Integrity` if it has another root.
-pub(crate) async fn write_whole(
+async fn write_whole(
     reader: &Arc<Reader>,
     source: &Arc<Source>,
     stage: Box<dyn Stage>,
@@ -318,7 +390,7 @@ pub(crate) async fn write_whole(
 ///
 /// # Errors
 /// `Integrity`.
-pub(crate) fn expected(tree: HashTree, source: &Source) -> Result<HashTree> {
+fn expected(tree: HashTree, source: &Source) -> Result<HashTree> {
     let is_right =
         tree.size() == source.version.size && source.version.root.is_none_or(|root| root == tree.root());
     if is_right {
@@ -347,10 +419,10 @@ fn in_batches(group: Vec<Small>) -> Vec<Vec<Small>> {
     batches
 }
 
-/// Stages small objects together and makes copies of them.
+/// Stages small objects together and makes what they are to be of them.
 async fn write_small(
     app: &AppState,
-    space: &Space,
+    goal: &Become,
     store: &Arc<OpenStore>,
     fetched: Vec<(Small, Bytes)>,
 ) -> Result<Vec<Result<Copied>>> {
@@ -372,18 +444,30 @@ async fn write_small(
             Err(error) => Some(Err(ApiError::from(error).with_path(&path))),
         });
     }
-    let mut told = tell(app, space, copies).await?.into_iter();
+    let mut told = tell(app, goal, copies).await?.into_iter();
     let lost = || Err(ApiError::internal("a copy ended without a result"));
     Ok(outcomes.into_iter().map(|outcome| outcome.or_else(|| told.next()).unwrap_or_else(lost)).collect())
 }
 
 async fn tell(
     app: &AppState,
-    space: &Space,
+    goal: &Become,
     copies: Vec<(ObjectPath, VersionId, StagedContent)>,
 ) -> Result<Vec<Result<Copied>>> {
     let paths: Vec<ObjectPath> = copies.iter().map(|(path, ..)| path.clone()).collect();
-    let outcomes = app.abroad.copies(app.lease.current()?, space, copies).await;
+    let outcomes: Vec<Result<Copied>> = match goal {
+        Become::Copies(space) => app.abroad.copies(app.lease.current()?, space, copies).await,
+        Become::Objects(objects) => {
+            let mut items = Vec::with_capacity(copies.len());
+            for (_, version, content) in copies {
+                let object = objects.get(&version).cloned();
+                let unknown = || ApiError::internal("a version was fetched that is to become nothing");
+                items.push((object.ok_or_else(unknown)?, content));
+            }
+            let published = app.publisher.publish_many(items).await;
+            published.into_iter().map(|done| done.map(|done| Copied::At(done.position))).collect()
+        }
+    };
     let named =
         paths.iter().zip(outcomes).map(|(path, outcome)| outcome.map_err(|error| error.with_path(path)));
     Ok(named.collect())

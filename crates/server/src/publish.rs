@@ -66,6 +66,8 @@ pub(crate) fn key(text: &str) -> Result<StoreKey> {
 pub struct NewObject {
     /// Who publishes.
     pub caller: Caller,
+    /// What lets a task publish in the name of a user for whom another site vouches.
+    pub delegation: Option<String>,
     /// Where.
     pub path: ObjectPath,
     /// Whether missing collections above are made.

@@ -360,9 +360,16 @@ impl Uploads {
         let outcome = match staged {
             Ok(staged) => {
                 let content = StagedContent { store: session.store.clone(), staged, tree };
-                let (caller, digests) = (caller.clone(), claimed.digests);
-                let object =
-                    NewObject { caller, path, parents, condition, mtime, digests, answer: Some(key.clone()) };
+                let object = NewObject {
+                    caller: caller.clone(),
+                    delegation: None,
+                    path,
+                    parents,
+                    condition,
+                    mtime,
+                    digests: claimed.digests,
+                    answer: Some(key.clone()),
+                };
                 self.publisher.publish_upload(session.holder, object, content).await
             }
             Err(error) => Err(error.with_path(&path)),

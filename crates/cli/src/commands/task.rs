@@ -15,7 +15,7 @@ use crate::address::show;
 use crate::context::Context;
 use crate::duration::Span;
 use crate::failure::{Failure, Result};
-use crate::output::{count, duration, size, time};
+use crate::output::{Output, count, duration, size, time};
 
 /// Between two looks at a task, at first and later: quick tasks are told at once, long ones cost the site little.
 const FIRST_LOOK: Duration = Duration::from_millis(50);
@@ -28,7 +28,7 @@ const SHOWN_ITEMS: usize = 20;
 /// `percale task`
 #[derive(Debug, Subcommand)]
 pub enum TaskCommand {
-    /// List the tasks that run at the site, the newest first
+    /// List tasks, the newest first
     #[command(visible_alias = "ls")]
     List(ListArgs),
     /// Show tasks
@@ -56,6 +56,9 @@ pub struct ListArgs {
     /// Only tasks in this state
     #[arg(long, value_name = "STATE")]
     state: Option<StateArg>,
+    /// Only tasks that run at this site; those of all sites if absent
+    #[arg(long, value_name = "SITE")]
+    site: Option<String>,
     /// At most so many
     #[arg(long, value_name = "N", default_value_t = 100)]
     limit: usize,
@@ -143,7 +146,7 @@ pub async fn run(command: TaskCommand, context: &Context) -> Result {
     let output = context.output;
     match command {
         TaskCommand::List(args) => {
-            let tasks = context.interruptible(list(&client, &args)).await??;
+            let tasks = context.interruptible(list(&client, &args, output)).await??;
             output.list(
                 &tasks,
                 &["id", "what", "state", "done#", "failed#", "bytes#", "created"],
@@ -213,13 +216,30 @@ pub async fn run(command: TaskCommand, context: &Context) -> Result {
     }
 }
 
-async fn list(client: &Client, args: &ListArgs) -> Result<Vec<Task>> {
+/// Lists the tasks of one site, or those of all sites that answer, the newest first.
+async fn list(client: &Client, args: &ListArgs, output: Output) -> Result<Vec<Task>> {
+    if let Some(site) = &args.site {
+        return list_at(client, Some(site), args).await;
+    }
+    let mut tasks = list_at(client, None, args).await?;
+    for site in client.all_sites().await?.into_iter().filter(|site| !site.is_self) {
+        match list_at(client, Some(&site.member.name), args).await {
+            Ok(more) => tasks.extend(more),
+            Err(failure) => output.talk(format!("the tasks at {} are missing: {failure}", site.member.name)),
+        }
+    }
+    tasks.sort_by_key(|task| std::cmp::Reverse(task.created));
+    tasks.truncate(args.limit);
+    Ok(tasks)
+}
+
+async fn list_at(client: &Client, site: Option<&str>, args: &ListArgs) -> Result<Vec<Task>> {
     let mut tasks = Vec::new();
     let mut cursor = None;
     loop {
-        let page = client.list_tasks(cursor.as_deref()).await?;
-        let wanted = args.state.map(StateArg::state);
-        tasks.extend(page.items.into_iter().filter(|task| wanted.is_none_or(|wanted| task.state == wanted)));
+        let state = args.state.map(StateArg::state);
+        let page = client.list_tasks(site, state, cursor.as_deref()).await?;
+        tasks.extend(page.items);
         cursor = page.next;
         if cursor.is_none() || tasks.len() >= args.limit {
             tasks.truncate(args.limit);
@@ -233,11 +253,18 @@ fn describe(spec: &TaskSpec) -> String {
         TaskSpec::Verify { path, repair: false } => format!("verify {}", show(path)),
         TaskSpec::Verify { path, repair: true } => format!("verify and repair {}", show(path)),
         TaskSpec::Delete { path } => format!("delete {}", show(path)),
-        TaskSpec::Copy { from, to } => format!("copy {} -> {}", show(from), show(to)),
+        TaskSpec::Copy { from, to, at } => format!("copy {} -> {}{}", show(from), show(to), at_site(at)),
+        TaskSpec::Sync { from, to, at, .. } => {
+            format!("sync {} -> {}{}", show(from), show(to), at_site(at))
+        }
         TaskSpec::Replicate { path, to, .. } => format!("replicate {} to {to}", show(path)),
         TaskSpec::Evict { path, from } => format!("evict {} from {from}", show(path)),
         _ => "other work".to_owned(),
     }
+}
+
+fn at_site(site: &Option<String>) -> String {
+    site.as_ref().map(|site| format!(" at {site}")).unwrap_or_default()
 }
 
 fn show_task(task: &Task) -> String {

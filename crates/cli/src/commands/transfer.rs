@@ -21,7 +21,7 @@ use crate::wildcards::expand;
 
 mod report;
 
-use report::Reporter;
+pub(super) use report::Reporter;
 
 /// What all three take.
 #[derive(Debug, Args)]
@@ -29,34 +29,41 @@ pub struct TransferArgs {
     /// Directories too, with everything below
     #[arg(long, short)]
     recursive: bool,
-    /// Show what would happen and change nothing
-    #[arg(long, short = 'n', visible_alias = "dryrun")]
-    dry_run: bool,
     /// Replace what is there with another content
     #[arg(long)]
     overwrite: bool,
+    #[command(flatten)]
+    common: CommonArgs,
+}
+
+/// What these and `sync` take.
+#[derive(Debug, Args)]
+pub struct CommonArgs {
+    /// Show what would happen and change nothing
+    #[arg(long, short = 'n', visible_alias = "dryrun")]
+    pub dry_run: bool,
     /// When something that is there counts as the same: content, mtime, size, exists
     #[arg(long, value_name = "HOW", default_value = "content", hide_possible_values = true)]
-    compare: CompareArg,
+    pub compare: CompareArg,
     /// Streams at once
     #[arg(long, short, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=64))]
-    jobs: Option<u8>,
+    pub jobs: Option<u8>,
     /// Take what symbolic links point at, instead of passing them over
     #[arg(long)]
-    follow_links: bool,
+    pub follow_links: bool,
     /// Write a line of JSON for each file to FILE
     #[arg(long, value_name = "FILE")]
-    report: Option<PathBuf>,
+    pub report: Option<PathBuf>,
     /// Nothing to transfer is an error (exit code 9)
     #[arg(long)]
-    error_on_noop: bool,
+    pub error_on_noop: bool,
     #[command(flatten)]
-    filters: FilterArgs,
+    pub filters: FilterArgs,
 }
 
 /// When something counts as the same.
 #[derive(Debug, Clone, Copy, ValueEnum)]
-enum CompareArg {
+pub enum CompareArg {
     /// The hashes are the same
     Content,
     /// Size and modification time are the same
@@ -123,14 +130,15 @@ pub struct PutArgs {
 /// `percale cp`
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Between this computer and the fabric as get and put. Within the fabric the site copies, as a task: Ctrl-C leaves it
-running, --detach does not wait for it.
+Between this computer and the fabric as get and put. Within the fabric the site that gets the bytes copies, as a task:
+Ctrl-C leaves it running, --detach does not wait for it.
 
 Examples:
   percale cp a.nc percale:/climate/
   percale cp percale:/climate/a.nc .
   percale cp -r percale:/climate/run7 percale:/archive/     a task at the site
   percale cp -r --detach percale:/climate/run7 percale:/archive/
+  percale cp -r --to baltic percale:/climate/run7 percale:/archive/   the bytes go to baltic
   percale cp -n percale:/climate/a.nc percale:/archive/b.nc")]
 pub struct CpArgs {
     /// What to copy, then where to
@@ -139,6 +147,9 @@ pub struct CpArgs {
     /// Do not wait for a copy within the fabric; print the id of the task
     #[arg(long)]
     detach: bool,
+    /// The site whose store gets the bytes of a copy within the fabric; the one that is asked if absent
+    #[arg(long, value_name = "SITE")]
+    to: Option<String>,
     /// What a task is for, shown in lists
     #[arg(long, value_name = "TEXT")]
     label: Option<String>,
@@ -147,14 +158,14 @@ pub struct CpArgs {
 }
 
 /// Sources and destination of a command line.
-enum Route {
+pub(super) enum Route {
     Put(Vec<LocalPath>, FabricPath),
     Get(Vec<FabricPath>, LocalPath),
     Within(Vec<FabricPath>, FabricPath),
 }
 
 impl Route {
-    fn of(paths: &[String]) -> Result<Self> {
+    pub(super) fn of(paths: &[String]) -> Result<Self> {
         let mut addresses: Vec<Address> =
             paths.iter().map(|text| Address::parse(text)).collect::<Result<_>>()?;
         if addresses.contains(&Address::Standard) {
@@ -224,21 +235,17 @@ pub async fn cp(args: CpArgs, context: &Context) -> Result {
     }
 }
 
-fn with_jobs(context: &Context, args: &TransferArgs) -> Context {
+pub(super) fn with_jobs(context: &Context, args: &CommonArgs) -> Context {
     Context { jobs: args.jobs.map(usize::from), ..context.clone() }
 }
 
-fn needs_recursive(what: &str) -> Failure {
-    Failure::new(ErrorCode::IsCollection, format!("{what} is a directory or collection"))
-        .with_hint("Add -r to copy it with everything below.")
-}
-
-async fn put_all(context: &Context, args: &TransferArgs, from: Vec<LocalPath>, to: FabricPath) -> Result {
-    let client = with_jobs(context, args).client_for([&to])?;
-    let progress = Progress::new();
-    let reporter = Reporter::new(context, args.report.as_deref(), args.dry_run)?;
+pub(super) fn put_options(
+    context: &Context,
+    args: &CommonArgs,
+    progress: &Arc<Progress>,
+    reporter: &Reporter,
+) -> Result<PutOptions> {
     let mut options = PutOptions::default();
-    options.overwrite = args.overwrite;
     options.compare = args.compare.into();
     options.dry_run = args.dry_run;
     options.links = if args.follow_links { Links::Follow } else { Links::PassOver };
@@ -247,6 +254,36 @@ async fn put_all(context: &Context, args: &TransferArgs, from: Vec<LocalPath>, t
     options.progress = progress.clone();
     options.on_item = Some(reporter.on_item());
     options.cancel = context.cancel.clone();
+    Ok(options)
+}
+
+pub(super) fn get_options(
+    context: &Context,
+    args: &CommonArgs,
+    progress: &Arc<Progress>,
+    reporter: &Reporter,
+) -> Result<GetOptions> {
+    let mut options = GetOptions::default();
+    options.compare = args.compare.into();
+    options.dry_run = args.dry_run;
+    options.filter = args.filters.build()?;
+    options.progress = progress.clone();
+    options.on_item = Some(reporter.on_item());
+    options.cancel = context.cancel.clone();
+    Ok(options)
+}
+
+fn needs_recursive(what: &str) -> Failure {
+    Failure::new(ErrorCode::IsCollection, format!("{what} is a directory or collection"))
+        .with_hint("Add -r to copy it with everything below.")
+}
+
+async fn put_all(context: &Context, args: &TransferArgs, from: Vec<LocalPath>, to: FabricPath) -> Result {
+    let client = with_jobs(context, &args.common).client_for([&to])?;
+    let progress = Progress::new();
+    let reporter = Reporter::new(context, args.common.report.as_deref(), args.common.dry_run)?;
+    let mut options = put_options(context, &args.common, &progress, &reporter)?;
+    options.overwrite = args.overwrite;
 
     // Everything is looked at before anything is sent.
     let mut sources = Vec::new();
@@ -275,7 +312,7 @@ async fn put_all(context: &Context, args: &TransferArgs, from: Vec<LocalPath>, t
             break;
         }
     }
-    reporter.finish(context, bar, whole?, args.error_on_noop).await
+    reporter.finish(context, bar, whole?, args.common.error_on_noop).await
 }
 
 fn join(collection: &ObjectPath, local: &Path) -> Result<ObjectPath> {
@@ -289,18 +326,12 @@ fn join(collection: &ObjectPath, local: &Path) -> Result<ObjectPath> {
 }
 
 async fn get_all(context: &Context, args: &TransferArgs, from: Vec<FabricPath>, to: LocalPath) -> Result {
-    let client = with_jobs(context, args).client_for(&from)?;
+    let client = with_jobs(context, &args.common).client_for(&from)?;
     let from = context.interruptible(expand(&client, from)).await??;
     let progress = Progress::new();
-    let reporter = Reporter::new(context, args.report.as_deref(), args.dry_run)?;
-    let mut options = GetOptions::default();
+    let reporter = Reporter::new(context, args.common.report.as_deref(), args.common.dry_run)?;
+    let mut options = get_options(context, &args.common, &progress, &reporter)?;
     options.overwrite = args.overwrite;
-    options.compare = args.compare.into();
-    options.dry_run = args.dry_run;
-    options.filter = args.filters.build()?;
-    options.progress = progress.clone();
-    options.on_item = Some(reporter.on_item());
-    options.cancel = context.cancel.clone();
 
     let mut sources = Vec::new();
     for source in from {
@@ -328,7 +359,7 @@ async fn get_all(context: &Context, args: &TransferArgs, from: Vec<FabricPath>, 
             let target = if source.means_contents { to.path.clone() } else { to.path.join(name) };
             client.get_tree(&source.path, &target, &options).await
         } else {
-            if into && !args.dry_run {
+            if into && !args.common.dry_run {
                 let made = std::fs::create_dir_all(&to.path);
                 made.map_err(|error| Failure::local("make the directory", &to.path, &error))?;
             }
@@ -340,7 +371,7 @@ async fn get_all(context: &Context, args: &TransferArgs, from: Vec<FabricPath>, 
             break;
         }
     }
-    reporter.finish(context, bar, whole?, args.error_on_noop).await
+    reporter.finish(context, bar, whole?, args.common.error_on_noop).await
 }
 
 /// A copy within the fabric, which the site makes.
@@ -357,7 +388,7 @@ async fn copy_within(context: &Context, args: &CpArgs, from: Vec<FabricPath>, to
         plan_copies(&client, &from, &to, into, args.transfer.recursive).await
     };
     let copies = context.interruptible(plan).await??;
-    if args.transfer.dry_run {
+    if args.transfer.common.dry_run {
         for (from, to) in &copies {
             if context.output.json {
                 let line = serde_json::json!({"status": "planned", "action": "copy", "from": from, "to": to});
@@ -370,7 +401,7 @@ async fn copy_within(context: &Context, args: &CpArgs, from: Vec<FabricPath>, to
     }
     let mut result = Ok(());
     for (from, to) in copies {
-        let spec = TaskSpec::Copy { from, to };
+        let spec = TaskSpec::Copy { from, to, at: args.to.clone() };
         let submitted = client.submit(&NewTask { spec, label: args.label.clone(), deadline: None }).await?;
         if args.detach {
             context.output.one(&submitted, |task| task.id.to_string(), |task| task.id.to_string())?;

@@ -6,6 +6,7 @@
 //! | [`namespace`] | listing, looking, renaming, removing, sharing; exit codes; output for programs |
 //! | [`transfer`] | put and get of trees and large files, resumed, refused, dry |
 //! | [`settings`] | profiles, tokens, where values come from; help and completions |
+//! | [`sync`] | a destination like its source, in each direction |
 
 #![allow(clippy::unwrap_used, reason = "a test says what it expects by failing")]
 
@@ -13,4 +14,5 @@ mod faults;
 mod lab;
 mod namespace;
 mod settings;
+mod sync;
 mod transfer;

@@ -170,6 +170,7 @@ impl Push {
         let PushItem { path, condition, parents, mtime } = parse_json(info)?;
         let object = NewObject {
             caller: self.caller.clone(),
+            delegation: None,
             path: path.clone(),
             parents,
             condition: super::uploads::condition(condition),

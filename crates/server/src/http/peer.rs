@@ -71,13 +71,13 @@ impl FromRequestParts<AppState> for PeerSite {
 
     async fn from_request_parts(parts: &mut Parts, app: &AppState) -> Result<Self> {
         let session = Session::from_request_parts(parts, app).await?;
-        session.site.map(PeerSite).ok_or_else(|| {
-            ApiError::new(
-                ErrorCode::SiteRefused,
-                "only members of the fabric ask this, over a connection of their own",
-            )
-        })
+        session.site.map(PeerSite).ok_or_else(only_members)
     }
+}
+
+fn only_members() -> ApiError {
+    let detail = "only members of the fabric ask this, over a connection of their own";
+    ApiError::new(ErrorCode::SiteRefused, detail)
 }
 
 /// A stranger proves an invitation. What it shows on its connection is the key that it will be known by.
@@ -221,10 +221,15 @@ async fn tree(
 /// Makes versions whose bytes lie at the asking site.
 async fn publish(
     State(app): State<AppState>,
-    PeerSite(site): PeerSite,
+    session: Session,
     Json(Publish { caller, items, abandoned }): Json<Publish>,
 ) -> Result<Json<PublishAnswer>> {
-    let caller = app.authenticator.vouched_for(&site, &caller)?.seen(&site.name, &app.site.name);
+    let site = session.site.as_ref().ok_or_else(only_members)?;
+    let caller = match session.delegation {
+        // A task at the asking site, for a user for whom another one vouches.
+        Some(_) => session.caller.clone(),
+        None => app.authenticator.vouched_for(site, &caller)?.seen(&site.name, &app.site.name),
+    };
     let abandoned = abandoned.into_iter().map(ArrivalId).collect();
     let abandoned = app.catalog.abandon_publications(site.id, abandoned).await?;
     let items = items.into_iter().map(|item| RemotePublication {

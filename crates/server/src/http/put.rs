@@ -107,6 +107,7 @@ where
     let root = content.tree.root();
     let object = NewObject {
         caller,
+        delegation: None,
         path: path.clone(),
         parents: query.parents.0,
         condition,

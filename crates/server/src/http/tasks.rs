@@ -5,11 +5,11 @@ use std::sync::Arc;
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
-use http::{HeaderMap, StatusCode, Uri, header};
+use http::{HeaderMap, StatusCode, header};
 use percale_api::peer::HandOver;
 use percale_api::tasks::{NewTask, Progress, Task, TaskItem, TaskSpec};
 use percale_api::{Page, Problem};
-use percale_catalog::{PeerState, TaskFilter};
+use percale_catalog::{EntryKind, PeerState, TaskFilter};
 use percale_core::access::{Caller, Permission, Subject};
 use percale_core::ids::TaskId;
 use percale_core::state::TaskState;
@@ -20,7 +20,7 @@ use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::auth::{Auth, Session, delegated_here, require_user};
+use super::auth::{Session, delegated_here, require_user};
 use super::extract::{Json, Param, Query};
 use super::paging::{Paging, limit, page};
 use super::{forward, header_value, idempotency};
@@ -76,23 +76,32 @@ struct TaskQuery {
     /// Only those in this state.
     #[param(value_type = Option<String>)]
     state: Option<TaskState>,
-    /// Only those of this kind: `verify`, `delete`, `copy`, `replicate`, `evict`.
+    /// Only those of this kind: `verify`, `delete`, `copy`, `sync`, `replicate`, `evict`.
     kind: Option<String>,
+    /// The name of the site whose tasks are listed; this one if absent.
+    site: Option<String>,
 }
 
-/// Lists the caller's tasks that run at this site, the newest first; for an administrator those of everybody.
+/// Lists the caller's tasks that run at a site, the newest first; for an administrator of that site those of everybody.
 #[utoipa::path(get, path = "/v1/tasks", tag = "tasks", params(TaskQuery), responses((status = 200, description = "the tasks", body = Page<Task>)))]
 async fn list_tasks(
     State(app): State<AppState>,
-    Auth(caller): Auth,
+    session: Session,
     Query(query): Query<TaskQuery>,
-    uri: Uri,
+    request: Request,
 ) -> Result<Response> {
-    require_user(&caller, "listing tasks")?;
+    let caller = session.require_user("listing tasks")?;
+    let site = match &query.site {
+        Some(name) if session.site.is_none() => other_site(&app, name)?,
+        _ => None,
+    };
+    if let Some(site) = site {
+        return forward::to_site(&app, &session, &site, request.into_parts().0, Bytes::new()).await;
+    }
     let filter = TaskFilter { states: query.state.into_iter().collect(), kind: query.kind };
-    let tasks = app.catalog.tasks(&caller, filter, query.cursor, limit(query.limit)?).await?;
+    let tasks = app.catalog.tasks(caller, filter, query.cursor, limit(query.limit)?).await?;
     let items: Result<Vec<_>> = tasks.items.into_iter().map(describe).collect();
-    Ok(page(&uri, items?, tasks.next))
+    Ok(page(request.uri(), items?, tasks.next))
 }
 
 /// Submits a task. The same `Idempotency-Key` gives the first task again. A task runs where its bytes go or its space is at
@@ -153,8 +162,9 @@ struct Handed {
 /// copies, or the home of what is removed.
 async fn place_of(app: &AppState, spec: &TaskSpec) -> Result<Option<Arc<Member>>> {
     match spec {
-        TaskSpec::Replicate { to: site, .. } | TaskSpec::Evict { from: site, .. } => {
-            if *site == app.site.name { Ok(None) } else { Ok(Some(app.fabric.named(site)?)) }
+        TaskSpec::Replicate { to: site, .. } | TaskSpec::Evict { from: site, .. } => other_site(app, site),
+        TaskSpec::Copy { at: Some(site), .. } | TaskSpec::Sync { at: Some(site), .. } => {
+            other_site(app, site)
         }
         TaskSpec::Delete { path } => match path.space() {
             Some(space) => forward::home_of(app, &space).await,
@@ -162,6 +172,10 @@ async fn place_of(app: &AppState, spec: &TaskSpec) -> Result<Option<Arc<Member>>
         },
         _ => Ok(None),
     }
+}
+
+fn other_site(app: &AppState, name: &str) -> Result<Option<Arc<Member>>> {
+    if name == app.site.name { Ok(None) } else { Ok(Some(app.fabric.named(name)?)) }
 }
 
 /// Gives a task to the site where it runs, with all that its user has to allow it.
@@ -173,11 +187,17 @@ async fn to_its_site(
     idempotency_key: Option<String>,
 ) -> Result<Task> {
     validate(caller, &task)?;
-    let path = match &task.spec {
-        TaskSpec::Replicate { path, .. } | TaskSpec::Evict { path, .. } | TaskSpec::Delete { path } => path,
+    let (path, allowed) = match &task.spec {
+        TaskSpec::Replicate { path, .. } | TaskSpec::Evict { path, .. } | TaskSpec::Delete { path } => {
+            (path, limited(caller, path, Permission::Write)?)
+        }
+        TaskSpec::Copy { from, to, .. } | TaskSpec::Sync { from, to, .. } => {
+            let mut allowed = limited(caller, from, Permission::Read)?;
+            allowed.scopes.extend(limited(caller, to, Permission::Write)?.scopes);
+            (from, allowed)
+        }
         _ => return Err(ApiError::internal("a task that runs where it is submitted was handed over")),
     };
-    let allowed = limited(caller, path, Permission::Write)?;
     let id = TaskId::new();
     let (delegation, ends) = app.fabric.delegate(id, site, &allowed, task.deadline)?;
     let position = match path.space() {
@@ -258,11 +278,7 @@ async fn check(app: &AppState, caller: &Caller, spec: &TaskSpec) -> Result<()> {
             if let Some(from) = from.as_ref().filter(|from| **from != app.site.name) {
                 app.fabric.named(from)?;
             }
-            let own = app.fabric.roster().get(app.site.id).map(|own| own.state);
-            if own == Some(PeerState::Drained) {
-                let detail = format!("site {} is drained: it takes no new copies", app.site.name);
-                return Err(ApiError::new(ErrorCode::ReadOnly, detail).with_path(path));
-            }
+            takes_copies(app).on_path(path)?;
             needs(path, Permission::Write).await
         }
         TaskSpec::Evict { path, .. } => needs(path, Permission::Write).await,
@@ -272,13 +288,8 @@ async fn check(app: &AppState, caller: &Caller, spec: &TaskSpec) -> Result<()> {
         )
         .with_path(path)),
         TaskSpec::Delete { path } => needs(path, Permission::Write).await,
-        TaskSpec::Copy { from, to } => {
-            needs(from, Permission::Read).await?;
-            authorize(&app.catalog, caller, to, Permission::Write).await?;
-            if to.is_within(from) {
-                let detail = format!("cannot copy {from} into itself at {to}");
-                return Err(ApiError::invalid(detail).with_path(to));
-            }
+        TaskSpec::Copy { from, to, .. } => {
+            may_copy(app, caller, from, to).await?;
             match app.catalog.stat(caller, to).await {
                 Ok(_) => Err(ApiError::new(
                     ErrorCode::AlreadyExists,
@@ -289,7 +300,50 @@ async fn check(app: &AppState, caller: &Caller, spec: &TaskSpec) -> Result<()> {
                 Err(error) => Err(ApiError::from(error).with_path(to)),
             }
         }
+        TaskSpec::Sync { from, to, .. } => {
+            may_copy(app, caller, from, to).await?;
+            let both = [app.catalog.stat(caller, from).await, app.catalog.stat(caller, to).await];
+            for (path, entry) in [from, to].into_iter().zip(both) {
+                match entry {
+                    Ok(entry) if entry.kind == EntryKind::Object => {
+                        let detail = format!("cannot sync {from} to {to}: {path} is not a collection");
+                        return Err(ApiError::new(ErrorCode::NotACollection, detail).with_path(path));
+                    }
+                    Ok(_) => {}
+                    Err(error) if path == to && error.code() == ErrorCode::NotFound => {}
+                    Err(error) => return Err(ApiError::from(error).with_path(path)),
+                }
+            }
+            Ok(())
+        }
         _ => Err(ApiError::new(ErrorCode::Unsupported, "this release does not know this kind of task")),
+    }
+}
+
+/// Finds out whether a tree may be copied to another place.
+async fn may_copy(app: &AppState, caller: &Caller, from: &ObjectPath, to: &ObjectPath) -> Result<()> {
+    takes_copies(app).on_path(to)?;
+    if from.space().is_none() || to.space().is_none() {
+        return Err(ApiError::invalid("copies are made from one space to another: name both"));
+    }
+    authorize(&app.catalog, caller, from, Permission::Read).await?;
+    app.catalog.stat(caller, from).await.on_path(from)?;
+    authorize(&app.catalog, caller, to, Permission::Write).await?;
+    if to.is_within(from) || from.is_within(to) {
+        let detail = format!("cannot copy {from} to {to}: one is in the other");
+        return Err(ApiError::invalid(detail).with_path(to));
+    }
+    Ok(())
+}
+
+/// Fails if this site takes no new copies.
+fn takes_copies(app: &AppState) -> Result<()> {
+    match app.fabric.roster().get(app.site.id).map(|own| own.state) {
+        Some(PeerState::Drained) => {
+            let detail = format!("site {} is drained: it takes no new copies", app.site.name);
+            Err(ApiError::new(ErrorCode::ReadOnly, detail))
+        }
+        _ => Ok(()),
     }
 }
 

@@ -1,188 +1,290 @@
-//! Copies a tree within the site, by the storage itself where source and target are one store that can.
+//! Makes objects with the content of others: a copy of a tree, or a collection that is like another one.
 //!
-//! Every byte of a copy is read and hashed before it is published, whichever way it was made.
+//! Every byte is read and verified before it is published, wherever it comes from; where source and target are one store
+//! that can, the storage copies large files by itself. Names are made by the home of the target's space.
 
-use std::sync::Arc;
+use std::collections::{HashMap, HashSet};
+use std::sync::{Mutex, PoisonError};
 
-use futures::{StreamExt as _, stream};
-use percale_catalog::{Condition, EntryKind, ListOptions, Listed};
-use percale_core::tree::{GROUP_SIZE, HashTree, TreeHasher};
-use percale_core::{ByteRange, ErrorCode, ObjectPath};
-use percale_store::{Stage, StageOptions, StoreKey};
+use futures::future::BoxFuture;
+use futures::{FutureExt as _, StreamExt as _, stream};
+use percale_api::tasks::Compare;
+use percale_catalog::{Condition, Content, Entry, EntryKind, ListOptions, Listed, OpenVersion};
+use percale_core::ids::VersionId;
+use percale_core::{ErrorCode, ObjectPath, Position};
 
 use super::Attempt;
+use super::home::{Home, looks};
 use super::verify::opened;
-use crate::fetch::{expected, write_whole};
-use crate::publish::{NewObject, StagedContent, key};
-use crate::reading::{Reach, Source};
-use crate::stores::OpenStore;
+use crate::fetch::{Become, Fetch, Wanted};
+use crate::publish::NewObject;
 use crate::upload::space_of;
 use crate::{ApiError, OnPath as _, Result};
 
-/// Entries in one step; the objects of a step are published together.
-const STEP: usize = 100;
-/// Objects that are copied at once.
-const AT_ONCE: usize = 4;
+/// Entries in one step; the small objects of a step are published together.
+const STEP: usize = 500;
+/// Names that are looked at or made at once.
+const NAMES: usize = 16;
+/// Before the cursors of the two passes of a sync.
+const COPYING: &str = "copy:";
+const REMOVING: &str = "remove:";
 
+/// What happens to what is at the target already.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Existing {
+    /// It is in the way.
+    Refused,
+    /// It stays if it is the same, and is replaced if not.
+    Replaced(Compare),
+}
+
+/// An object, where it goes, and what must be there then; nothing if it is there already.
+type Looked = (Listed, ObjectPath, Result<Option<Condition>>);
+
+struct Copier<'a> {
+    attempt: &'a Attempt,
+    from: &'a ObjectPath,
+    to: &'a ObjectPath,
+    home: Home<'a>,
+    existing: Existing,
+}
+
+/// Copies an entry and all below it to where nothing is.
 pub(super) async fn run(attempt: &Attempt, from: &ObjectPath, to: &ObjectPath) -> Result<()> {
-    let catalog = &attempt.app.catalog;
-    let caller = &attempt.task.caller;
-    let entry = catalog.stat(caller, from).await.on_path(from)?;
+    let home = Home::of(attempt, to).await?;
+    let entry = attempt.app.catalog.stat(&attempt.task.caller, from).await.on_path(from)?;
     if entry.kind == EntryKind::Collection {
-        catalog.create_collection(caller, to, false).await.on_path(to)?;
+        home.make_collection(to).await?;
     }
+    let copier = Copier { attempt, from, to, home, existing: Existing::Refused };
     let mut after = attempt.progress.after();
     loop {
-        let mut options = ListOptions::default();
-        options.after = after;
-        options.limit = STEP;
-        options.recursive = true;
-        options.replicas = true;
-        let page = catalog.list(caller, from, options).await.on_path(from)?;
-        let mut objects = Vec::new();
-        for listed in page.items {
-            let target = target(from, to, &listed.path)?;
-            match listed.entry.kind {
-                EntryKind::Object => objects.push((listed, target)),
-                EntryKind::Collection => {
-                    if let Err(error) = catalog.create_collection(caller, &target, true).await {
-                        attempt.progress.failed(&listed.path, "failed", &error.into());
-                    } else {
-                        attempt.progress.done(1, 0);
-                    }
-                }
-            }
-        }
-        copy_objects(attempt, objects).await;
-        attempt.progress.step(page.next.clone());
-        after = page.next;
+        after = copier.page(after).await?;
+        attempt.step(after.clone())?;
         if after.is_none() {
             return Ok(());
         }
     }
 }
 
-/// Returns the new path of something below `from`.
-fn target(from: &ObjectPath, to: &ObjectPath, path: &ObjectPath) -> Result<ObjectPath> {
+/// Makes a collection like another one.
+pub(super) async fn sync(
+    attempt: &Attempt,
+    from: &ObjectPath,
+    to: &ObjectPath,
+    compare: Compare,
+    delete: bool,
+) -> Result<()> {
+    let home = Home::of(attempt, to).await?;
+    let copier = Copier { attempt, from, to, home, existing: Existing::Replaced(compare) };
+    let cursor = attempt.progress.after().unwrap_or_else(|| COPYING.to_owned());
+    if let Some(after) = cursor.strip_prefix(COPYING) {
+        let mut after = (!after.is_empty()).then(|| after.to_owned());
+        copier.home.make_collection(to).await?;
+        loop {
+            after = copier.page(after).await?;
+            let next = after.as_ref().map(|after| format!("{COPYING}{after}"));
+            attempt.step(Some(next.unwrap_or_else(|| REMOVING.to_owned())))?;
+            if after.is_none() {
+                break;
+            }
+        }
+    }
+    if !delete {
+        return Ok(());
+    }
+    if attempt.progress.has_failures() {
+        let detail = "nothing was removed, since not all could be copied";
+        attempt.progress.failed(to, "skipped", &ApiError::new(ErrorCode::Partial, detail));
+        attempt.progress.step(Some(REMOVING.to_owned()));
+        return Ok(());
+    }
+    let after = cursor.strip_prefix(REMOVING).filter(|after| !after.is_empty()).map(str::to_owned);
+    copier.remove_extra(after).await
+}
+
+/// Returns the path below `to` of something below `from`.
+fn moved(from: &ObjectPath, to: &ObjectPath, path: &ObjectPath) -> Result<ObjectPath> {
     let rest = path.as_str().strip_prefix(from.as_str()).unwrap_or_default();
     Ok(ObjectPath::parse(&format!("{to}{rest}"))?)
 }
 
-async fn copy_objects(attempt: &Attempt, objects: Vec<(Listed, ObjectPath)>) {
-    let staged = stream::iter(objects)
-        .map(|(listed, target)| async move {
+impl Copier<'_> {
+    /// Copies one page of the source. Returns where the next begins.
+    async fn page(&self, after: Option<String>) -> Result<Option<String>> {
+        let attempt = self.attempt;
+        let mut options = ListOptions::default();
+        options.after = after;
+        options.limit = STEP;
+        options.recursive = true;
+        options.replicas = true;
+        let page = attempt.app.catalog.list(&attempt.task.caller, self.from, options).await;
+        let page = page.on_path(self.from)?;
+        let (mut collections, mut objects) = (Vec::new(), Vec::new());
+        for listed in page.items {
+            let target = moved(self.from, self.to, &listed.path)?;
+            match listed.entry.kind {
+                EntryKind::Collection => collections.push((listed.path, target)),
+                EntryKind::Object => objects.push((listed, target)),
+            }
+        }
+        // In their order: one may be in another.
+        for (path, target) in collections {
+            match self.home.make_collection(&target).await {
+                Ok(()) => attempt.progress.done(1, 0),
+                Err(error) => attempt.failed(&path, "failed", &error),
+            }
+        }
+        self.objects(objects, page.position).await?;
+        Ok(page.next)
+    }
+
+    async fn objects(&self, objects: Vec<(Listed, ObjectPath)>, position: Option<Position>) -> Result<()> {
+        let attempt = self.attempt;
+        if objects.is_empty() {
+            return Ok(());
+        }
+        let store = attempt.app.stores.for_new_data(&space_of(self.to)?).await?;
+        let looks = objects.into_iter().map(|(listed, target)| {
+            async move {
+                let condition = self.condition(&listed, &target).await;
+                (listed, target, condition)
+            }
+            .boxed()
+        });
+        let looks: Vec<BoxFuture<'_, Looked>> = looks.collect();
+        let mut wanted = Vec::new();
+        let mut become_objects = HashMap::new();
+        let mut originals: HashMap<VersionId, (ObjectPath, Content)> = HashMap::new();
+        for (listed, target, condition) in stream::iter(looks).buffered(NAMES).collect::<Vec<_>>().await {
             let path = listed.path.clone();
-            let staged = stage(attempt, listed, target).await;
-            (path, staged)
-        })
-        .buffered(AT_ONCE)
-        .collect::<Vec<_>>()
-        .await;
-    let mut paths = Vec::new();
-    let mut items = Vec::new();
-    for (path, staged) in staged {
-        match staged {
-            Ok(Some(item)) => {
-                paths.push((path, item.1.tree.size()));
-                items.push(item);
+            let condition = match condition {
+                Ok(Some(condition)) => condition,
+                Ok(None) => {
+                    attempt.progress.done(1, 0);
+                    continue;
+                }
+                Err(error) => {
+                    attempt.failed(&path, "failed", &error);
+                    continue;
+                }
+            };
+            let content = listed.entry.content.clone();
+            let Some((version, content)) = opened(listed, position).zip(content) else { continue };
+            let object = NewObject {
+                caller: attempt.task.caller.clone(),
+                delegation: attempt.delegation(),
+                path: target.clone(),
+                parents: true,
+                condition,
+                mtime: version.mtime,
+                digests: version.digests.clone(),
+                answer: None,
+            };
+            become_objects.insert(version.version, object);
+            originals.insert(version.version, (target, content));
+            wanted.push(Wanted { version, store: store.clone() });
+        }
+        let goal = Become::Objects(become_objects);
+        let fetch = Fetch::new(attempt.app.clone(), goal, attempt.acting.clone(), None);
+        let doubtful = Mutex::new(Vec::new());
+        let done = |version: &OpenVersion, outcome: Result<_>| match outcome {
+            Ok(_) => attempt.progress.done(1, version.size.0),
+            Err(error) => match error.code() {
+                ErrorCode::AlreadyExists | ErrorCode::PreconditionFailed => {
+                    let mut doubtful = doubtful.lock().unwrap_or_else(PoisonError::into_inner);
+                    doubtful.push((version.clone(), error));
+                }
+                _ => attempt.failed(&version.path, "failed", &error),
+            },
+        };
+        fetch.all(wanted, &done).await;
+        // What is in the way may be what an earlier attempt made and this site has not seen yet.
+        let may_be_ours = attempt.task.attempt > 1 || self.existing != Existing::Refused;
+        for (version, error) in doubtful.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            let is_there = match originals.get(&version.version) {
+                Some((target, content)) if may_be_ours => self.home.has_now(target, content).await,
+                _ => false,
+            };
+            match is_there {
+                true => attempt.progress.done(1, 0),
+                false => attempt.failed(&version.path, "failed", &error),
             }
-            Ok(None) => attempt.progress.done(1, 0),
-            Err(error) => attempt.progress.failed(&path, "failed", &error),
         }
+        Ok(())
     }
-    for ((path, size), published) in paths.iter().zip(attempt.app.publisher.publish_many(items).await) {
-        match published {
-            Ok(_) => attempt.progress.done(1, size.0),
-            Err(error) => attempt.progress.failed(path, "failed", &error),
-        }
-    }
-}
 
-/// Makes the copy of one object, not visible yet. Nothing if an earlier attempt made it already.
-async fn stage(
-    attempt: &Attempt,
-    listed: Listed,
-    target: ObjectPath,
-) -> Result<Option<(NewObject, StagedContent)>> {
-    let app = &attempt.app;
-    let caller = attempt.task.caller.clone();
-    match app.catalog.stat(&caller, &target).await {
-        Ok(there) => {
-            let (old, new) = (there.content.as_ref(), listed.entry.content.as_ref());
-            let is_copy = old.zip(new).is_some_and(|(old, new)| old.root.is_some() && old.root == new.root);
-            if is_copy && attempt.task.attempt > 1 {
-                return Ok(None);
+    /// Decides what must be at the target when the object is published. Nothing if it is the same already.
+    async fn condition(&self, listed: &Listed, target: &ObjectPath) -> Result<Option<Condition>> {
+        let there = match self.attempt.app.catalog.stat(&self.attempt.task.caller, target).await {
+            Ok(there) => there,
+            Err(error) if error.code() == ErrorCode::NotFound => return Ok(Some(Condition::New)),
+            Err(error) => return Err(ApiError::from(error).with_path(target)),
+        };
+        let compare = match self.existing {
+            Existing::Replaced(compare) => compare,
+            Existing::Refused => Compare::Content,
+        };
+        let same = |old: &Content| {
+            listed.entry.content.as_ref().is_some_and(|new| compare.is_same(looks(old), looks(new)))
+        };
+        match (&there, self.existing) {
+            (Entry { content: Some(old), .. }, Existing::Replaced(_)) if same(old) => Ok(None),
+            (Entry { content: Some(old), .. }, Existing::Replaced(_)) => {
+                Ok(Some(Condition::Match(old.version)))
             }
-            return Err(ApiError::new(
-                ErrorCode::AlreadyExists,
-                format!("cannot copy to {target}: it exists"),
-            ));
-        }
-        Err(error) if error.code() == ErrorCode::NotFound => {}
-        Err(error) => return Err(ApiError::from(error).with_path(&target)),
-    }
-    let path = listed.path.clone();
-    let version = opened(listed, None)
-        .ok_or_else(|| ApiError::new(ErrorCode::IsCollection, format!("{path} has no content")))?;
-    let (mtime, digests) = (version.mtime, version.digests.clone());
-    let store = app.stores.for_new_data(&space_of(&target)?).await?;
-    let source = Arc::new(app.reader.source(version, &Reach::of(&attempt.task.caller)).await?);
-    let mut options = StageOptions::new(app.lease.token()?).size(source.version.size);
-    if !store.store.capabilities().write.late_key {
-        let at = key(&format!(".percale/direct/{}", options.token))?;
-        options = options.key(at);
-    }
-    let token = options.token.clone();
-    let content = match fill(attempt, &source, &store, options).await {
-        Ok((staged, tree)) => StagedContent { store: store.clone(), staged, tree },
-        Err(error) => {
-            if let Err(error) = store.store.discard(&token).await {
-                tracing::info!(%error, "a staged copy was not discarded; it goes with the server's lease");
+            (Entry { content: Some(old), .. }, Existing::Refused)
+                if self.attempt.task.attempt > 1 && old.root.is_some() && same(old) =>
+            {
+                Ok(None)
             }
-            return Err(error.context(format!("cannot copy {path} to {target}")));
+            (Entry { content: None, .. }, _) => {
+                let detail = format!("cannot copy to {target}: a collection is there");
+                Err(ApiError::new(ErrorCode::IsCollection, detail))
+            }
+            _ => {
+                let detail = format!("cannot copy to {target}: it exists");
+                Err(ApiError::new(ErrorCode::AlreadyExists, detail))
+            }
         }
-    };
-    let object = NewObject {
-        caller,
-        path: target,
-        parents: true,
-        condition: Condition::New,
-        mtime,
-        digests,
-        answer: None,
-    };
-    Ok(Some((object, content)))
-}
-
-async fn fill(
-    attempt: &Attempt,
-    source: &Arc<Source>,
-    store: &OpenStore,
-    options: StageOptions,
-) -> Result<(percale_store::Staged, HashTree)> {
-    let can = store.store.capabilities();
-    let original = source.on_own_store().filter(|(from, _)| from.row.id == store.row.id);
-    if let Some((_, replica)) = original.filter(|_| can.write.clone && can.write.positioned) {
-        let original = StoreKey::parse(&replica.key)
-            .map_err(|error| ApiError::internal("a copy's key cannot be used").with_source(error))?;
-        let stage = store.store.clone_to_stage(&original, options).await?;
-        let tree = hash_stage(&*stage, source).await?;
-        return Ok((stage.finish().await?, tree));
     }
-    let stage = store.store.stage(options).await?;
-    write_whole(&attempt.app.reader, source, stage).await
-}
 
-/// Reads back what the storage copied.
-async fn hash_stage(stage: &dyn Stage, source: &Source) -> Result<HashTree> {
-    let size = source.version.size;
-    let mut hasher = TreeHasher::new();
-    while hasher.size() < size {
-        let bytes = stage.read_at(ByteRange::at(hasher.size().0, GROUP_SIZE)).await?;
-        if bytes.is_empty() {
-            break;
+    /// Removes what the source has not.
+    async fn remove_extra(&self, mut after: Option<String>) -> Result<()> {
+        let attempt = self.attempt;
+        let (catalog, caller) = (&attempt.app.catalog, &attempt.task.caller);
+        // A source that went away meanwhile is no reason to remove everything.
+        catalog.stat(caller, self.from).await.on_path(self.from)?;
+        loop {
+            let mut options = ListOptions::default();
+            options.after = after;
+            options.limit = STEP;
+            options.recursive = true;
+            let page = catalog.list(caller, self.to, options).await.on_path(self.to)?;
+            let mut removed: HashSet<ObjectPath> = HashSet::new();
+            for listed in page.items {
+                if listed.path == *self.to || removed.iter().any(|above| listed.path.is_within(above)) {
+                    continue;
+                }
+                let original = moved(self.to, self.from, &listed.path)?;
+                let is_extra = match catalog.stat(caller, &original).await {
+                    Ok(original) => original.kind != listed.entry.kind,
+                    Err(error) if error.code() == ErrorCode::NotFound => true,
+                    Err(error) => return Err(ApiError::from(error).with_path(&original)),
+                };
+                if is_extra {
+                    match self.home.remove(&listed.path).await {
+                        Ok(()) => attempt.progress.done(1, 0),
+                        Err(error) => attempt.failed(&listed.path, "failed", &error),
+                    }
+                    removed.insert(listed.path);
+                }
+            }
+            after = page.next;
+            attempt.step(after.as_ref().map(|after| format!("{REMOVING}{after}")))?;
+            if after.is_none() {
+                return Ok(());
+            }
         }
-        hasher.update(&bytes);
     }
-    expected(hasher.finish(), source)
 }

@@ -6,6 +6,7 @@
 mod copy;
 mod delete;
 mod evict;
+mod home;
 mod progress;
 mod replicate;
 mod verify;
@@ -85,6 +86,7 @@ impl Stored {
             TaskSpec::Verify { .. } => "verify",
             TaskSpec::Delete { .. } => "delete",
             TaskSpec::Copy { .. } => "copy",
+            TaskSpec::Sync { .. } => "sync",
             TaskSpec::Replicate { .. } => "replicate",
             TaskSpec::Evict { .. } => "evict",
             _ => "unknown",
@@ -93,7 +95,7 @@ impl Stored {
 }
 
 /// The kinds that this release works on.
-const KINDS: &[&str] = &["verify", "delete", "copy", "replicate", "evict"];
+const KINDS: &[&str] = &["verify", "delete", "copy", "sync", "replicate", "evict"];
 
 /// The tasks that this server works on.
 pub struct Tasks {
@@ -236,10 +238,21 @@ impl Attempt {
         match spec? {
             TaskSpec::Verify { path, repair } => verify::run(self, &path, repair).await,
             TaskSpec::Delete { path } => delete::run(self, &path).await,
-            TaskSpec::Copy { from, to } => copy::run(self, &from, &to).await,
+            TaskSpec::Copy { from, to, .. } => copy::run(self, &from, &to).await,
+            TaskSpec::Sync { from, to, compare, delete, .. } => {
+                copy::sync(self, &from, &to, compare, delete).await
+            }
             TaskSpec::Replicate { path, from, .. } => replicate::run(self, &path, from.as_deref()).await,
             TaskSpec::Evict { path, .. } => evict::run(self, &path).await,
             _ => Err(ApiError::new(ErrorCode::Unsupported, "this release does not know this kind of task")),
+        }
+    }
+
+    /// Returns what lets the task publish in the name of a user of another site.
+    fn delegation(&self) -> Option<String> {
+        match &self.acting {
+            Acting::Task(text) => Some(text.clone()),
+            _ => None,
         }
     }
 

@@ -5,6 +5,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod copying;
 mod fabric;
 mod faults;
 mod homes;

@@ -18,7 +18,7 @@ pub async fn with_space() -> [Site; 3] {
     sites
 }
 
-fn content(number: usize) -> Vec<u8> {
+pub fn content(number: usize) -> Vec<u8> {
     (0..200 + number).map(|at| ((at * 7 + number) % 251) as u8).collect()
 }
 
@@ -52,13 +52,13 @@ pub async fn ended(client: &Client, id: &str) -> Value {
     .await
 }
 
-async fn run(client: &Client, spec: Value) -> Value {
+pub async fn run(client: &Client, spec: Value) -> Value {
     let id = submit(client, spec).await;
     ended(client, &id).await
 }
 
 #[track_caller]
-fn assert_ended(task: &Value, state: &str, done: u64, failed: u64) {
+pub fn assert_ended(task: &Value, state: &str, done: u64, failed: u64) {
     let progress = &task["progress"];
     let is = (task["state"].as_str(), progress["items_done"].as_u64(), progress["items_failed"].as_u64());
     assert_eq!(is, (Some(state), Some(done), Some(failed)), "{task}");
@@ -102,7 +102,7 @@ pub async fn good_at(client: &Client, path: &str, sites: &[&str]) {
 }
 
 /// Returns the files of a site's store, without those of hash trees.
-fn files(site: &Site) -> Vec<PathBuf> {
+pub fn files(site: &Site) -> Vec<PathBuf> {
     fn below(directory: &Path, found: &mut Vec<PathBuf>) {
         for entry in std::fs::read_dir(directory).unwrap() {
             let path = entry.unwrap().path();
@@ -123,7 +123,7 @@ fn files(site: &Site) -> Vec<PathBuf> {
 }
 
 /// Finds the file of an object in a site's store by its content, and damages it.
-fn damage(site: &Site, content: &[u8]) -> PathBuf {
+pub fn damage(site: &Site, content: &[u8]) -> PathBuf {
     let is_it = |file: &PathBuf| std::fs::read(file).is_ok_and(|bytes| bytes == content);
     let file = files(site).into_iter().find(is_it).unwrap();
     let mut bytes = content.to_vec();
@@ -277,7 +277,7 @@ async fn an_object_without_a_good_copy_fails_alone() {
 }
 
 /// Waits until a task has begun to bring copies to a site.
-async fn begun(site: &Site) {
+pub async fn begun(site: &Site) {
     eventually("copies arrive", || async { (files(site).len() > 3).then_some(()) }).await;
 }
 
@@ -299,7 +299,7 @@ pub async fn nothing_left(site: &Site) {
 }
 
 /// Objects that take a while to be copied.
-async fn write_some(client: &Client) {
+pub async fn write_some(client: &Client) {
     write_small(client, "run7", 40).await;
     for number in 0..10 {
         let path = format!("/climate/run7/large{number}");

@@ -26,6 +26,7 @@ pub struct Reporter {
 
 struct Shared {
     output: Output,
+    dry_run: bool,
     file: Option<(PathBuf, Mutex<BufWriter<File>>)>,
     told: Mutex<Told>,
 }
@@ -48,7 +49,7 @@ impl Reporter {
             }
             None => None,
         };
-        let shared = Shared { output: context.output, file, told: Mutex::default() };
+        let shared = Shared { output: context.output, dry_run, file, told: Mutex::default() };
         Ok(Self { shared: Arc::new(shared), dry_run })
     }
 
@@ -58,6 +59,11 @@ impl Reporter {
         Arc::new(move |item| shared.tell(item))
     }
 
+    /// Says something to a person.
+    pub fn talk(&self, text: &str) {
+        self.shared.output.talk(text);
+    }
+
     /// Adds what became of one source. A source that could not be begun counts as one failed item if others go on.
     pub fn join(&self, whole: Result<Report>, part: Result<Report, Error>) -> Result<Report> {
         let mut whole = whole?;
@@ -65,6 +71,7 @@ impl Reporter {
         whole.done += part.done;
         whole.bytes += part.bytes;
         whole.same += part.same;
+        whole.removed += part.removed;
         whole.passed_over += part.passed_over;
         whole.failed += part.failed;
         whole.interrupted |= part.interrupted;
@@ -96,7 +103,7 @@ impl Reporter {
         if let Some(code) = code_of(&report) {
             return Err(Failure::told(code));
         }
-        if error_on_noop && report.done == 0 {
+        if error_on_noop && report.done + report.removed == 0 {
             return Err(Failure::new(ErrorCode::NothingToDo, "everything was there already"));
         }
         Ok(())
@@ -109,6 +116,7 @@ impl Reporter {
                 "done": report.done,
                 "bytes": report.bytes,
                 "same": report.same,
+                "removed": report.removed,
                 "passed_over": report.passed_over,
                 "failed": report.failed,
                 "interrupted": report.interrupted,
@@ -125,6 +133,7 @@ impl Reporter {
         }
         for (number, what) in [
             (report.same, "the same already"),
+            (report.removed, if self.dry_run { "would be removed" } else { "removed" }),
             (report.passed_over, "passed over"),
             (report.failed, "failed"),
         ] {
@@ -145,7 +154,7 @@ fn code_of(report: &Report) -> Option<ErrorCode> {
     };
     let first = report.failures.first().map(code)?;
     let alike = report.failures.iter().all(|item| code(item) == first);
-    Some(if alike && report.done + report.same == 0 { first } else { ErrorCode::Partial })
+    Some(if alike && report.done + report.same + report.removed == 0 { first } else { ErrorCode::Partial })
 }
 
 impl Shared {
@@ -189,6 +198,7 @@ impl Shared {
                 let what = if *replaces { "would replace" } else { "would make" };
                 self.output.line(format!("{what} {}  <- {}  ({})", item.to, item.from, size(item.bytes)))
             }
+            Outcome::Removed if self.dry_run => self.output.line(format!("would remove {}", item.to)),
             Outcome::Done { .. } if self.output.quiet => self.output.line(&item.to),
             _ => Ok(()),
         }
@@ -205,6 +215,7 @@ fn to_json(item: &Item) -> Value {
             "done"
         }
         Outcome::Same => "same",
+        Outcome::Removed => "removed",
         Outcome::Planned { replaces } => {
             json["replaces"] = json!(replaces);
             "planned"
