@@ -24,8 +24,8 @@ use crate::roster::{self, Member, Roster};
 const STATEMENT_LIFE: Duration = Duration::from_secs(120);
 /// How long a delegation is good whose task has no deadline.
 pub const DELEGATION_LIFE: Duration = Duration::from_secs(7 * 24 * 3600);
-/// Streams of one bulk transfer between sites.
-const STREAMS: usize = 4;
+/// Connections to a site that are kept for the next transfer.
+const STREAMS: usize = 16;
 
 /// What a site is to the others.
 #[derive(Debug)]

@@ -6,6 +6,7 @@
 //! | [`encode`] | frames to bytes, without copying payloads |
 //! | [`decode`] | bytes to frames, every rule of the format checked |
 //! | [`received`] | which groups of a content have arrived, and the restart marker that remembers it |
+//! | [`tuning`] | how many connections a path takes |
 //!
 //! `docs/design/frames.md` is the format's text.
 
@@ -13,8 +14,10 @@ pub mod decode;
 pub mod encode;
 pub mod frames;
 pub mod received;
+pub mod tuning;
 
 pub use decode::Decoder;
 pub use encode::Encoder;
 pub use frames::{DataFrame, Frame, FrameError};
 pub use received::ReceivedGroups;
+pub use tuning::Streams;

@@ -4,6 +4,8 @@
 //! Small objects of one source come many in a stream of frames, large ones alone, group by group. Nothing is kept that does
 //! not have the version's root; where a source fails, lies or has not what it should, the next one is asked.
 
+mod large;
+
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
@@ -17,9 +19,11 @@ use percale_core::ids::{SiteId, StoreId, VersionId};
 use percale_core::tree::{GROUP_SIZE, HashTree, TreeHasher, group_count};
 use percale_core::{ByteRange, ErrorCode, ObjectPath};
 use percale_federation::Acting;
-use percale_mover::Frame;
+use percale_mover::{Frame, Streams};
 use percale_store::{SmallFile, Stage, StageOptions, StageToken, Staged, StoreKey};
+use tokio::sync::Semaphore;
 
+use self::large::Large;
 use crate::abroad::Copied;
 use crate::publish::{MAX_BATCH, NewObject, StagedContent, key_for_stage};
 use crate::reading::{Reach, Reader, Source};
@@ -64,7 +68,12 @@ pub struct Fetch {
     goal: Arc<Become>,
     acting: Acting,
     first: Option<SiteId>,
+    /// How many streams large objects take, all together.
+    slots: Semaphore,
 }
+
+/// Most streams of large objects at once, wherever they come from.
+const SLOTS: usize = 32;
 
 /// A small object and the sites that are still to be asked for it; nothing stands for this one.
 struct Small {
@@ -78,7 +87,7 @@ struct Small {
 impl Fetch {
     /// Makes one. `acting` is for whom other sites are asked, `first` the site that is asked before others.
     pub fn new(app: AppState, goal: Become, acting: Acting, first: Option<SiteId>) -> Self {
-        Self { app, goal: Arc::new(goal), acting, first }
+        Self { app, goal: Arc::new(goal), acting, first, slots: Semaphore::new(SLOTS) }
     }
 
     /// Brings bytes, several at once, and calls `done` with what became of each.
@@ -284,6 +293,34 @@ impl Fetch {
         outcomes.pop().unwrap_or_else(|| Err(ApiError::internal("a copy ended without a result")))
     }
 
+    /// Brings all bytes of a version into a staged file: over several streams, if it comes from other sites, was hashed, and
+    /// the store takes bytes in any order.
+    async fn receive_whole(
+        &self,
+        source: &Arc<Source>,
+        stage: Box<dyn Stage>,
+        positioned: bool,
+    ) -> Result<(Staged, HashTree)> {
+        let sites: Option<VecDeque<SiteId>> = source.sites().collect();
+        let (Some(sites), Some(tree), true) = (sites, source.tree.clone(), positioned) else {
+            return write_whole(&self.app.reader, source, stage).await;
+        };
+        let rtt = sites.front().and_then(|site| self.app.fabric.contact(*site).rtt);
+        let streams = Streams::for_path(rtt);
+        tracing::debug!(path = %source.version.path, %streams, "a large object is fetched");
+        let (version, slots) = (&source.version, &self.slots);
+        let large = Large {
+            app: &self.app,
+            acting: &self.acting,
+            version,
+            tree: tree.clone(),
+            stage: &*stage,
+            slots,
+        };
+        large.bring(sites, streams.count).await?;
+        Ok((stage.finish().await?, HashTree::clone(&tree)))
+    }
+
     async fn stage(&self, wanted: &Wanted, source: Arc<Source>) -> Result<StagedContent> {
         let (app, store) = (&self.app, &wanted.store);
         let token = app.lease.token()?;
@@ -296,7 +333,7 @@ impl Fetch {
         let original = source.on_own_store().filter(|(from, _)| from.row.id == store.row.id);
         let (staged, tree) = match original.filter(|_| can.clone && can.positioned) {
             Some((_, replica)) => clone_whole(store, &replica.key, &source, options).await?,
-            None => write_whole(&app.reader, &source, store.store.stage(options).await?).await?,
+            None => self.receive_whole(&source, store.store.stage(options).await?, can.positioned).await?,
         };
         staging.is_kept = true;
         Ok(StagedContent { store: store.clone(), staged, tree })

@@ -1,0 +1,98 @@
+//! How many connections a transfer takes.
+//!
+//! A connection never carries more than one window in a round trip: `rate = window / rtt`. The window is what the sender's
+//! kernel keeps of unacknowledged bytes, and that is bounded by `net.ipv4.tcp_wmem`, 4 MiB on an untuned host, whatever the
+//! line could carry. So the number of connections that fill a line is `rate × rtt / window`.
+
+use std::fmt;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+/// The rate that a pair of servers is made to reach, in bytes a second: 5 Gbit/s, what two cores encrypt and verify. A
+/// faster path only takes longer to fill if its window is small.
+const TARGET_RATE: f64 = 625e6;
+/// Of the kernel's limit, which also counts its own bookkeeping, so much is bytes: 3.3 MB of 4 MiB were measured in flight.
+const USABLE: f64 = 0.8;
+/// What is assumed where the kernel does not tell: Linux's default.
+const DEFAULT_WINDOW: u64 = 4 << 20;
+/// On a short path as many as keep the disks and cores of both sides busy.
+const LEAST: usize = 4;
+/// Each connection holds a few groups of 1 MiB in memory on both sides.
+const MOST: usize = 16;
+
+/// A number of connections, with its reason.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Streams {
+    /// How many.
+    pub count: usize,
+    /// The round trip that it was chosen for; nothing where none was measured.
+    pub rtt: Option<Duration>,
+    /// Bytes that one connection keeps in flight at most.
+    pub window: u64,
+}
+
+impl Streams {
+    /// Chooses for a path with this round trip and a window of so many bytes.
+    pub fn choose(rtt: Option<Duration>, window: u64) -> Self {
+        let needed = rtt.map_or(0.0, |rtt| TARGET_RATE * rtt.as_secs_f64() / window.max(1) as f64);
+        let count = (needed.ceil() as usize).clamp(LEAST, MOST);
+        Self { count, rtt, window }
+    }
+
+    /// Chooses for a path with this round trip, by this host's kernel.
+    pub fn for_path(rtt: Option<Duration>) -> Self {
+        Self::choose(rtt, window())
+    }
+}
+
+impl fmt::Display for Streams {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let window = self.window as f64 / 1e6;
+        match self.rtt {
+            Some(rtt) => {
+                let rtt = rtt.as_secs_f64() * 1e3;
+                write!(
+                    f,
+                    "{} streams: a round trip of {rtt:.1} ms, {window:.1} MB in flight each",
+                    self.count
+                )
+            }
+            None => write!(f, "{} streams: no round trip was measured yet", self.count),
+        }
+    }
+}
+
+/// Returns how many bytes a connection of this host keeps in flight at most. Read once.
+pub fn window() -> u64 {
+    static WINDOW: OnceLock<u64> = OnceLock::new();
+    *WINDOW.get_or_init(|| {
+        let limits = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_wmem").unwrap_or_default();
+        let most = limits.split_whitespace().nth(2).and_then(|most| most.parse().ok());
+        (most.unwrap_or(DEFAULT_WINDOW) as f64 * USABLE) as u64
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_path_with_small_windows_takes_more_connections() {
+        let count = |ms: u64, window: u64| Streams::choose(Some(Duration::from_millis(ms)), window).count;
+        let small = (4 << 20) * 8 / 10;
+        assert_eq!(count(0, small), LEAST);
+        assert_eq!(count(10, small), LEAST);
+        assert_eq!(count(50, small), 10);
+        assert_eq!(count(300, small), MOST);
+        // Buffers of 64 MiB, as on hosts that are made for it.
+        assert_eq!(count(50, 53 << 20), LEAST);
+        assert_eq!(Streams::choose(None, small).count, LEAST);
+        assert_eq!(count(50, 0), MOST);
+    }
+
+    #[test]
+    fn the_reason_is_told() {
+        let streams = Streams::choose(Some(Duration::from_millis(50)), 3_355_443);
+        assert_eq!(streams.to_string(), "10 streams: a round trip of 50.0 ms, 3.4 MB in flight each");
+    }
+}
