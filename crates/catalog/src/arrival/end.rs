@@ -1,6 +1,6 @@
 //! How arrivals end, and what becomes of their bytes.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use percale_core::ids::VersionId;
 
@@ -27,6 +27,12 @@ impl Change for Finish {
         // Copies that changes before this one added must be seen.
         batch.flush().await?;
         let rows = locked(batch.tx, &self.arrivals).await?;
+        // Where the spaces stand is read before the copies: what another server applies in between shows more copies than the
+        // position says, never fewer, or a copy that was just noted would be taken for one that has gone again.
+        let mut spaces = HashMap::new();
+        for row in rows.values() {
+            spaces.insert(row.sp, batch.space(row.sp).await?);
+        }
         let named: HashSet<_> =
             arrival::named(batch.tx, rows.keys().copied().collect()).await?.into_iter().collect();
         let mut outcomes = Vec::with_capacity(self.arrivals.len());
@@ -34,12 +40,12 @@ impl Change for Finish {
         let mut retold = Vec::new();
         let mut garbage = Vec::new();
         for id in &self.arrivals {
-            let Some(row) = rows.get(id).filter(|_| !gone.contains(id)) else {
+            let row = rows.get(id).filter(|_| !gone.contains(id));
+            let Some((row, space)) = row.and_then(|row| Some((row, spaces.get(&row.sp)?))) else {
                 outcomes.push(Ok(()));
                 continue;
             };
-            let space = batch.space(row.sp).await?;
-            let outcome = may_end(&row.arrival, &space, named.contains(id), self.end);
+            let outcome = may_end(&row.arrival, space, named.contains(id), self.end);
             if let Ok(becomes_garbage) = &outcome {
                 gone.insert(*id);
                 if *becomes_garbage {
@@ -52,7 +58,7 @@ impl Change for Finish {
                     });
                 }
                 batch.forget_key(row.st, &row.arrival.key);
-            } else if self.end == ArrivalEnd::Done && is_void(&row.arrival, &space) {
+            } else if self.end == ArrivalEnd::Done && is_void(&row.arrival, space) {
                 let mut row = row.clone();
                 row.arrival.told = None;
                 if matches!(row.arrival.body, ArrivalBody::Publication(_)) {

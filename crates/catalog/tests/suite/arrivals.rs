@@ -128,6 +128,40 @@ async fn all_steps_of_a_publication(site: Site) {
     assert!(site.catalog.arrivals_of(site.lease.id).await.unwrap().is_empty());
 }
 
+/// One server ends arrivals while another applies what the home recorded.
+async fn a_record_that_is_applied_meanwhile_is_not_taken_for_one_whose_copy_has_gone(site: Site) {
+    give_away(&site).await;
+    let second = site.second().await;
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    let rounds = async {
+        for round in 0..60 {
+            let (at, version) = (position(&site, 1).await, 10 + round);
+            let arrival = reserve(&site, copy(&site, &format!("/lab/{round}"), version)).await.unwrap();
+            settle(&site, arrival.id, None).await.unwrap();
+            tell(&site, arrival.id, version, at).await.unwrap();
+            site.tamper(&format!(
+                "BEGIN; UPDATE space SET term = {}, seq = {} WHERE name = 'lab'; \
+                 INSERT INTO replica (sp, version, st, entry, key, state) \
+                 SELECT sp, version, st, 3, key, 'good' FROM arrival WHERE version = {version}; COMMIT",
+                at.term, at.seq
+            ))
+            .await;
+            until_async("the arrival to end", Duration::from_secs(20), || async {
+                site.catalog.arrivals_of(site.lease.id).await.unwrap().is_empty().then_some(())
+            })
+            .await;
+        }
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    };
+    let finish = async {
+        while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+            second.finish_arrived().await.unwrap();
+        }
+    };
+    tokio::join!(rounds, finish);
+    assert_eq!(site.catalog.garbage(site.store, 10).await.unwrap(), [], "the bytes of copies");
+}
+
 async fn what_cannot_be_reserved(site: Site) {
     let home_here = reserve(&site, publication(&site, "/lab/x")).await;
     assert_eq!(kind(home_here), ErrorKind::InvalidRequest, "published in the ordinary way");
@@ -334,6 +368,7 @@ async fn a_follower_that_is_behind_finishes_nothing(site: Site) {
 
 on_both!(
     all_steps_of_a_publication,
+    a_record_that_is_applied_meanwhile_is_not_taken_for_one_whose_copy_has_gone,
     what_cannot_be_reserved,
     keys_are_taken_once,
     two_servers_never_take_one_key,
