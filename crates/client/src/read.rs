@@ -154,10 +154,8 @@ impl Reader {
             match stream.next().await? {
                 Some(Frame::Data(data)) => {
                     let bytes = self.check(data).await?;
-                    if let Some(bytes) = bytes {
-                        self.stream = Some(stream);
-                        return Ok(bytes);
-                    }
+                    self.stream = Some(stream);
+                    return Ok(bytes);
                 }
                 Some(Frame::Fail { problem, .. }) => return Err(parse_problem(&self.operation, &problem)),
                 Some(_) => {}
@@ -175,18 +173,22 @@ impl Reader {
     }
 
     /// Verifies a group and returns what is wanted of it.
-    async fn check(&mut self, data: DataFrame) -> crate::Result<Option<Bytes>> {
+    async fn check(&mut self, data: DataFrame) -> crate::Result<Bytes> {
+        let wrong =
+            |detail: &str| Error::new(ErrorKind::Protocol, ErrorCode::Internal, &*self.operation, detail);
+        if data.item != 0 {
+            return Err(wrong("the site sent an item that was not asked for"));
+        }
         verify(&self.operation, self.tree.as_ref(), self.content.size, &data)?;
         let group = ByteRange::at(data.offset, data.bytes.len() as u64);
-        let Some(wanted) = group.intersect(self.rest) else { return Ok(None) };
-        if wanted.start() != self.rest.start() {
-            let detail = "the site sent groups out of order";
-            return Err(Error::new(ErrorKind::Protocol, ErrorCode::Internal, &*self.operation, detail));
-        }
+        let wanted = group.intersect(self.rest).filter(|wanted| wanted.start() == self.rest.start());
+        let Some(wanted) = wanted else {
+            return Err(wrong("the site sent groups out of order, or that were not asked for"));
+        };
         let from = usize::try_from(wanted.start() - group.start()).unwrap_or(usize::MAX);
         let to = usize::try_from(wanted.end() - group.start()).unwrap_or(usize::MAX);
         self.rest = ByteRange::new(wanted.end(), self.rest.end()).unwrap_or(ByteRange::at(wanted.end(), 0));
-        Ok(Some(data.bytes.slice(from..to)))
+        Ok(data.bytes.slice(from..to))
     }
 }
 

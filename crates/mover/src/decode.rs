@@ -21,9 +21,17 @@ pub struct Decoder {
     started: bool,
     ended: bool,
     header: Option<Header>,
-    sizes: Vec<ByteCount>,
+    items: Vec<Announced>,
     info_bytes: usize,
     data_bytes: u64,
+}
+
+/// An item and what came of it.
+#[derive(Debug, Clone, Copy)]
+struct Announced {
+    size: ByteCount,
+    groups: u64,
+    is_closed: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -99,10 +107,10 @@ impl Decoder {
         if flags != 0 || reserved != 0 {
             return Err(FrameError::UnknownFlags(flags | reserved));
         }
-        let is_announced = (item as usize) < self.sizes.len();
+        let announced = self.items.get(item as usize).copied();
         match frame {
             ITEM => {
-                if item as usize != self.sizes.len() {
+                if item as usize != self.items.len() {
                     return Err(FrameError::Order("items are numbered from 0 without gaps"));
                 }
                 if item >= MAX_ITEMS {
@@ -112,11 +120,15 @@ impl Decoder {
                     return Err(FrameError::TooLarge("at most 4 MiB of item descriptions in a stream"));
                 }
             }
-            DATA | DONE | FAIL if !is_announced => {
+            DATA | DONE | FAIL if announced.is_none() => {
                 return Err(FrameError::Order("item was not announced"));
             }
+            // A stream has an end, whatever its sender wants.
+            DATA | DONE | FAIL if announced.is_some_and(|item| item.is_closed) => {
+                return Err(FrameError::Order("the item was at its end already"));
+            }
             DATA | DONE | FAIL | ERROR => {}
-            END if item as usize != self.sizes.len() || offset != self.data_bytes || len != 0 => {
+            END if item as usize != self.items.len() || offset != self.data_bytes || len != 0 => {
                 return Err(FrameError::Order("the end does not count what was sent"));
             }
             END => {}
@@ -126,7 +138,10 @@ impl Decoder {
             if len > MAX_DATA_LEN {
                 return Err(FrameError::TooLarge("at most one group of 1 MiB in a frame"));
             }
-            let size = self.sizes[item as usize];
+            let Announced { size, groups, .. } = self.items[item as usize];
+            if groups >= group_count(size) {
+                return Err(FrameError::Order("the item has more groups than its size allows"));
+            }
             let group = offset / GROUP_SIZE;
             let is_group = offset.is_multiple_of(GROUP_SIZE)
                 && group < group_count(size)
@@ -145,7 +160,7 @@ impl Decoder {
         Ok(match frame {
             ITEM => {
                 let size = ByteCount(offset);
-                self.sizes.push(size);
+                self.items.push(Announced { size, groups: 0, is_closed: false });
                 self.info_bytes += payload.len();
                 Frame::Item { item, size, info: payload }
             }
@@ -153,11 +168,19 @@ impl Decoder {
                 let mut hash = [0; HASH_LEN];
                 payload.copy_to_slice(&mut hash);
                 self.data_bytes += payload.len() as u64;
-                let size = self.sizes[item as usize];
+                let announced = &mut self.items[item as usize];
+                announced.groups += 1;
+                let size = announced.size;
                 Frame::Data(DataFrame { item, size, offset, hash: GroupHash(hash), bytes: payload })
             }
-            DONE => Frame::Done { item, info: payload },
-            FAIL => Frame::Fail { item, problem: payload },
+            DONE => {
+                self.items[item as usize].is_closed = true;
+                Frame::Done { item, info: payload }
+            }
+            FAIL => {
+                self.items[item as usize].is_closed = true;
+                Frame::Fail { item, problem: payload }
+            }
             ERROR => {
                 self.ended = true;
                 Frame::Error { problem: payload }

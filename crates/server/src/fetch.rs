@@ -254,7 +254,10 @@ impl Fetch {
             match frame {
                 Frame::Data(data) => {
                     let at = data.item as usize;
-                    let (Some(one), Some(place)) = (batch.get(at), came.get_mut(at)) else { continue };
+                    let (Some(one), Some(place)) = (batch.get(at), came.get_mut(at)) else {
+                        let detail = format!("site {} sent what was not asked for", member.name);
+                        return Err(ApiError::new(ErrorCode::Integrity, detail));
+                    };
                     let is_right = data.offset == 0 && one.tree.verify(0, &data.bytes).is_ok();
                     if !is_right {
                         // The sender is broken or lies: nothing more of this stream is used.

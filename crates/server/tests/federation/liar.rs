@@ -11,6 +11,7 @@ use percale_trust::invitation::Invitation;
 use percale_trust::signed::Statement;
 use percale_trust::tls::{CertificateSource, SiteCertificate, TlsConfigs, site_client_config};
 use percale_trust::{ServerTls, SiteKey, SitePublicKey};
+use std::path::Path;
 use std::time::Duration;
 
 use crate::fabric::Site;
@@ -26,10 +27,15 @@ pub struct Liar {
 
 impl Liar {
     pub fn new(name: &'static str) -> Self {
+        let state = tempfile::tempdir().unwrap();
+        Self::of(name, SiteId::new(), state.path())
+    }
+
+    /// One that has the key of a site, which lies in this folder.
+    pub fn of(name: &'static str, id: SiteId, folder: &Path) -> Self {
         percale_trust::install_crypto_provider();
         let state = tempfile::tempdir().unwrap();
-        let key = SiteKey::load_or_create(state.path()).unwrap();
-        let id = SiteId::new();
+        let key = SiteKey::load_or_create(folder).unwrap();
         let certificate = SiteCertificate::new(&key, id, Timestamp::now()).unwrap();
         Self { name, id, key, certificate, state }
     }

@@ -11,6 +11,7 @@ mod faults;
 mod homes;
 mod joining;
 mod liar;
+mod lying;
 mod namespace;
 mod outgoing;
 mod refusals;

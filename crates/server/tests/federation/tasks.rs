@@ -65,7 +65,7 @@ pub fn assert_ended(task: &Value, state: &str, done: u64, failed: u64) {
 }
 
 /// Returns the sites of the copies of each object below a path that are in this state.
-async fn copies(client: &Client, path: &str, state: &str) -> Vec<(String, Vec<String>)> {
+pub async fn copies(client: &Client, path: &str, state: &str) -> Vec<(String, Vec<String>)> {
     let mut found = Vec::new();
     let mut cursor = String::new();
     loop {
