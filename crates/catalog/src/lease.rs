@@ -67,7 +67,7 @@ impl Catalog {
     }
 
     /// Takes over at most `limit` leases that have lapsed, of one kind or any, for `ttl`. Each has a new fence, so that
-    /// its old holder cannot commit any more; its running tasks go back to the queue.
+    /// its old holder cannot commit any more; its running tasks go back to the queue. What a server kept with its lease goes.
     pub async fn take_over_lapsed(
         &self,
         kind: Option<LeaseKind>,
@@ -225,6 +225,8 @@ impl Change for TakeOver {
                 holder: self.holder.clone(),
                 fence: Fence(fence),
                 expires: now.after(self.ttl),
+                // What a server said of itself died with it; what is known of an upload is needed to undo it.
+                body: if old.kind == LeaseKind::Server { serde_json::json!({"v": 1}) } else { old.body },
                 ..old
             };
             fence += 1;

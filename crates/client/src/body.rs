@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use futures::Stream;
+use futures::{Stream, StreamExt as _};
 use percale_mover::Encoder;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -66,6 +66,33 @@ impl Stream for Body {
             *self.sent.0.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
         }
         piece.map(|piece| piece.map(Ok))
+    }
+}
+
+/// A body that is passed on as it comes.
+pub struct Passed {
+    pub(crate) body: reqwest::Body,
+    pub(crate) sent: Option<LastSent>,
+}
+
+impl Passed {
+    /// Takes a body that is there already.
+    pub fn whole(bytes: Bytes) -> Self {
+        Self { body: bytes.into(), sent: None }
+    }
+
+    /// Takes one that still arrives. As long as it does, the answer is waited for.
+    pub fn stream<S, E>(stream: S) -> Self
+    where
+        S: Stream<Item = Result<Bytes, E>> + Send + 'static,
+        E: Into<Box<dyn std::error::Error + Send + Sync>> + 'static,
+    {
+        let sent = LastSent(Arc::new(Mutex::new(Instant::now())));
+        let moved = sent.clone();
+        let stream = stream.inspect(move |_| {
+            *moved.0.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+        });
+        Self { body: reqwest::Body::wrap_stream(stream), sent: Some(sent) }
     }
 }
 

@@ -2,10 +2,11 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures::Stream;
 use percale_api::{fields, media};
 use percale_core::{ErrorCode, ObjectPath};
 use percale_trust::Secret;
@@ -17,7 +18,7 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use crate::answer::parse_json;
-use crate::body::LastSent;
+use crate::body::{LastSent, Passed};
 use crate::control::Raw;
 use crate::error::{Error, ErrorKind};
 use crate::retry::{Attempts, RetryPolicy};
@@ -31,6 +32,9 @@ const MAX_ANSWER_BYTES: usize = 128 << 20;
 pub struct ClientOptions {
     /// The site's URL, such as `https://data.example.org`.
     pub url: String,
+    /// Further URLs of the same site, such as those of its other servers: where one does not answer, the next is asked,
+    /// and stays the one that is asked first.
+    pub other_urls: Vec<String>,
     /// The bearer token; nobody is signed in without one.
     pub token: Option<Secret<String>>,
     /// A file of certificates (PEM) that are trusted besides the system's.
@@ -56,6 +60,7 @@ impl ClientOptions {
     pub fn new(url: impl Into<String>) -> Self {
         Self {
             url: url.into(),
+            other_urls: Vec::new(),
             token: None,
             ca_file: None,
             connect_timeout: Duration::from_secs(10),
@@ -77,7 +82,7 @@ pub struct Client {
 #[derive(Debug)]
 struct Inner {
     http: reqwest::Client,
-    base: Url,
+    bases: Arc<Bases>,
     retry: RetryPolicy,
     streams: usize,
     stall_timeout: Duration,
@@ -85,6 +90,38 @@ struct Inner {
     headers: HeaderMap,
     /// Whether the site has ever answered.
     reached: Arc<AtomicBool>,
+}
+
+/// The URLs of a site, each with a slash at its end, and which of them is asked now.
+#[derive(Debug)]
+struct Bases {
+    urls: Vec<Url>,
+    current: AtomicUsize,
+}
+
+impl Bases {
+    /// Returns the URL that is asked now.
+    fn now(&self) -> &Url {
+        &self.urls[self.current.load(Relaxed) % self.urls.len()]
+    }
+
+    /// Has the next URL asked from now on, since this one did not answer, unless somebody has turned already.
+    fn turn_from(&self, at: usize) {
+        let next = (at + 1) % self.urls.len();
+        let _ = self.current.compare_exchange(at, next, Relaxed, Relaxed);
+    }
+
+    /// Returns the number of the URL that a request goes to.
+    fn of(&self, url: &Url) -> usize {
+        self.urls.iter().position(|base| url.as_str().starts_with(base.as_str())).unwrap_or_default()
+    }
+
+    /// Sends a request to the URL that is asked now, in place of another one.
+    fn redirect(&self, url: &mut Url, from: usize) -> Option<()> {
+        let rest = url.as_str().strip_prefix(self.urls.get(from)?.as_str())?;
+        *url = Url::parse(&format!("{}{rest}", self.now())).ok()?;
+        Some(())
+    }
 }
 
 /// What a repeated request does.
@@ -182,20 +219,26 @@ impl Client {
                 detail,
             )
         };
-        let mut base = Url::parse(&options.url)
-            .map_err(|error| usage(format!("it is not a URL such as https://data.example.org: {error}")))?;
-        let host = base.host_str().unwrap_or_default().to_owned();
-        let is_loopback = is_loopback(&host);
-        match base.scheme() {
-            "https" => {}
-            "http" if options.token.is_none() || is_loopback || options.socket.is_some() => {}
-            "http" => return Err(usage("a token is only sent over https".into())),
-            _ => return Err(usage("it must begin with https://".into())),
-        }
-        base.set_query(None);
-        base.set_fragment(None);
-        if !base.path().ends_with('/') {
-            base.set_path(&format!("{}/", base.path()));
+        let mut urls = Vec::with_capacity(1 + options.other_urls.len());
+        let mut is_loopback = true;
+        for text in std::iter::once(&options.url).chain(&options.other_urls) {
+            let mut base = Url::parse(text).map_err(|error| {
+                usage(format!("it is not a URL such as https://data.example.org: {error}"))
+            })?;
+            let is_here = self::is_loopback(base.host_str().unwrap_or_default());
+            match base.scheme() {
+                "https" => {}
+                "http" if options.token.is_none() || is_here || options.socket.is_some() => {}
+                "http" => return Err(usage("a token is only sent over https".into())),
+                _ => return Err(usage("it must begin with https://".into())),
+            }
+            base.set_query(None);
+            base.set_fragment(None);
+            if !base.path().ends_with('/') {
+                base.set_path(&format!("{}/", base.path()));
+            }
+            is_loopback &= is_here;
+            urls.push(base);
         }
         let tls = match options.site_tls {
             Some(tls) => tls,
@@ -231,7 +274,7 @@ impl Client {
         Ok(Self {
             inner: Arc::new(Inner {
                 http,
-                base,
+                bases: Arc::new(Bases { urls, current: AtomicUsize::new(0) }),
                 retry: options.retry,
                 streams,
                 stall_timeout: options.stall_timeout,
@@ -243,44 +286,51 @@ impl Client {
 
     /// Returns a client that shares the connections and sends these fields with every request.
     pub fn with_headers(&self, headers: HeaderMap) -> Self {
-        let Inner { http, base, retry, streams, stall_timeout, reached, .. } = &*self.inner;
-        let (http, base, reached) = (http.clone(), base.clone(), reached.clone());
+        let Inner { http, bases, retry, streams, stall_timeout, reached, .. } = &*self.inner;
+        let (http, bases, reached) = (http.clone(), bases.clone(), reached.clone());
         let (retry, streams, stall_timeout) = (*retry, *streams, *stall_timeout);
-        Self { inner: Arc::new(Inner { http, base, retry, streams, stall_timeout, headers, reached }) }
+        Self { inner: Arc::new(Inner { http, bases, retry, streams, stall_timeout, headers, reached }) }
     }
 
     /// Returns a client that shares the connections and retries in another way.
     pub fn with_retry(&self, retry: RetryPolicy) -> Self {
-        let Inner { http, base, streams, stall_timeout, headers, reached, .. } = &*self.inner;
-        let (http, base, reached) = (http.clone(), base.clone(), reached.clone());
+        let Inner { http, bases, streams, stall_timeout, headers, reached, .. } = &*self.inner;
+        let (http, bases, reached) = (http.clone(), bases.clone(), reached.clone());
         let (headers, streams, stall_timeout) = (headers.clone(), *streams, *stall_timeout);
-        Self { inner: Arc::new(Inner { http, base, retry, streams, stall_timeout, headers, reached }) }
+        Self { inner: Arc::new(Inner { http, bases, retry, streams, stall_timeout, headers, reached }) }
     }
 
     /// Passes a request on as it is and returns the answer before its body; nothing is repeated. Between sites only.
     ///
     /// # Errors
-    /// The site could not be reached, or did not answer in time. Any answer is a success.
+    /// The site could not be reached, or nothing moved for too long. Any answer is a success.
     pub async fn pass_on(
         &self,
         method: Method,
         path_and_query: &str,
         headers: HeaderMap,
-        body: reqwest::Body,
+        body: Passed,
     ) -> crate::Result<Response> {
         let operation = format!("pass {method} {path_and_query} on");
-        let url = self.inner.base.join(path_and_query.trim_start_matches('/')).map_err(|error| {
+        let url = self.url().join(path_and_query.trim_start_matches('/')).map_err(|error| {
             Error::new(ErrorKind::Usage, ErrorCode::InvalidRequest, &operation, error.to_string())
         })?;
         let request =
             self.inner.http.request(method, url).headers(headers).headers(self.inner.headers.clone());
-        let send = request.body(body).send();
-        send.await.map_err(|error| Error::transport(&operation, error))
+        self.answered(&operation, request.body(body.body), body.sent.as_ref()).await
     }
 
-    /// Returns the site's URL, with a slash at its end.
+    /// Returns the body of an answer to what was passed on. It ends with an error where nothing moved for too long.
+    pub fn passed_back(&self, response: Response) -> impl Stream<Item = crate::Result<Bytes>> + use<> {
+        futures::stream::try_unfold((self.clone(), response), |(client, mut response)| async move {
+            let piece = client.piece("pass an answer back", &mut response).await?;
+            Ok(piece.map(|piece| (piece, (client, response))))
+        })
+    }
+
+    /// Returns the site's URL, with a slash at its end; the one that is asked now if there are several.
     pub fn url(&self) -> &Url {
-        &self.inner.base
+        self.inner.bases.now()
     }
 
     pub(crate) fn streams(&self) -> usize {
@@ -388,7 +438,7 @@ impl Client {
     }
 
     fn request(&self, call: &Call) -> crate::Result<(reqwest::RequestBuilder, String)> {
-        let url = self.inner.base.join(call.path.trim_start_matches('/')).map_err(|error| {
+        let url = self.url().join(call.path.trim_start_matches('/')).map_err(|error| {
             Error::new(ErrorKind::Usage, ErrorCode::InvalidRequest, &call.operation, error.to_string())
         })?;
         let trace = Uuid::now_v7().simple().to_string();
@@ -424,15 +474,43 @@ impl Client {
         Err(self.problem(operation, response).await.with_trace(trace))
     }
 
-    /// Sends a request and waits for the head of its answer, for as long as what is sent makes progress.
+    /// Sends a request and waits for the head of its answer, for as long as what is sent makes progress. Where the site has
+    /// several URLs, one that cannot be connected to gives way to the next.
     async fn answered(
         &self,
         operation: &str,
         request: reqwest::RequestBuilder,
         sent: Option<&LastSent>,
     ) -> crate::Result<Response> {
+        let bases = &*self.inner.bases;
+        let mut request = request.build().map_err(|error| Error::transport(operation, error))?;
+        for left in (0..bases.urls.len()).rev() {
+            let at = bases.of(request.url());
+            let again = if left > 0 { request.try_clone() } else { None };
+            let error = match self.answered_once(operation, request, sent).await {
+                Ok(response) => return Ok(response),
+                Err(error) => error,
+            };
+            if matches!(error.kind(), ErrorKind::Connection | ErrorKind::Timeout) {
+                bases.turn_from(at);
+            }
+            let Some(mut next) = again.filter(|_| never_arrived(&error)) else { return Err(error) };
+            if bases.redirect(next.url_mut(), at).is_none() {
+                return Err(error);
+            }
+            request = next;
+        }
+        Err(self.stalled(operation))
+    }
+
+    async fn answered_once(
+        &self,
+        operation: &str,
+        request: reqwest::Request,
+        sent: Option<&LastSent>,
+    ) -> crate::Result<Response> {
         let began = Instant::now();
-        let send = request.send();
+        let send = self.inner.http.execute(request);
         tokio::pin!(send);
         loop {
             let last = sent.map_or(began, |sent| sent.at().max(began));

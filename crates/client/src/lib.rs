@@ -37,6 +37,7 @@ mod sites;
 mod upload;
 mod walk;
 
+pub use body::Passed;
 pub use client::{Client, ClientOptions};
 pub use control::{ListOptions, Raw};
 pub use error::{Error, ErrorKind, Retry};

@@ -19,6 +19,7 @@ use percale_trust::{SiteKey, SitePublicKey};
 use crate::error::{Error, Result};
 use crate::reverse::Reverse;
 use crate::roster::{self, Member, Roster};
+use crate::servers;
 
 /// How long a statement is good: a request is answered, or begins its body, well within.
 const STATEMENT_LIFE: Duration = Duration::from_secs(120);
@@ -38,10 +39,12 @@ pub struct OwnSite {
     pub key: SiteKey,
     /// What it shows to other sites.
     pub certificate: SiteCertificate,
-    /// Where it can be reached; nothing if it only dials out.
+    /// Where this server can be reached; nothing if it only dials out.
     pub urls: Vec<String>,
     /// Where rows are set aside that give way to those of another home.
     pub state_dir: PathBuf,
+    /// How long another site may be silent while it is asked something.
+    pub stall_timeout: Duration,
 }
 
 impl OwnSite {
@@ -69,8 +72,8 @@ pub struct Contact {
 /// How requests reach a member.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Route {
-    /// It is dialled.
-    Direct(String),
+    /// It is dialled, at the first of these that answers.
+    Direct(Vec<String>),
     /// Over connections that it has dialled.
     Reverse,
     /// Through another member, since neither can dial the other.
@@ -99,7 +102,8 @@ struct Inner {
     catalog: Catalog,
     roster: RwLock<Arc<Roster>>,
     contacts: Mutex<HashMap<SiteId, Contact>>,
-    clients: Mutex<HashMap<SiteId, Connected>>,
+    /// By site, and URL where it must be that one.
+    clients: Mutex<HashMap<(SiteId, Option<String>), Connected>>,
     reverse: Reverse,
     /// The last positions of other homes that were heard of.
     heard: Mutex<HashMap<SpaceId, Position>>,
@@ -146,13 +150,14 @@ impl Fabric {
     /// # Errors
     /// Those of the catalog.
     pub async fn open(own: OwnSite, catalog: Catalog) -> Result<Self> {
+        let stall_timeout = own.stall_timeout;
         let inner = Inner {
             own,
             catalog,
             roster: RwLock::default(),
             contacts: Mutex::default(),
             clients: Mutex::default(),
-            reverse: Reverse::new()?,
+            reverse: Reverse::new(stall_timeout)?,
             heard: Mutex::default(),
             changed: tokio::sync::watch::channel(0).0,
         };
@@ -162,12 +167,18 @@ impl Fabric {
         Ok(fabric)
     }
 
+    /// Returns this site's own line of the roster.
+    fn own_line(&self) -> Option<Arc<Member>> {
+        self.roster().all().find(|member| member.id == self.own().id).cloned()
+    }
+
     /// Writes this site's own line of the roster if it is not what it was.
     async fn announce(&self) -> Result<()> {
         let own = self.own();
-        let known = self.roster().all().find(|member| member.id == own.id).cloned();
+        let urls = servers::urls(self).await?;
+        let known = self.own_line();
         let is_same = known.as_ref().is_some_and(|known| {
-            known.name == own.name && known.key == own.key.public().0 && known.urls == own.urls
+            known.name == own.name && known.key == own.key.public().0 && known.urls == urls
         });
         if is_same || known.as_ref().is_some_and(|known| known.state == PeerState::Removed) {
             return Ok(());
@@ -177,14 +188,29 @@ impl Fabric {
             name: own.name.clone(),
             key: own.key.public().0,
             old_key: None,
-            urls: own.urls.clone(),
-            is_dialable: own.is_dialable(),
+            is_dialable: !urls.is_empty(),
+            urls,
             issuers: known.as_ref().map(|known| known.issuers.clone()).unwrap_or_default(),
             state: known.as_ref().map_or(PeerState::Active, |known| known.state),
             changed: newer_than(known.as_ref()),
             changed_by: own.id,
         };
         self.merge(vec![member]).await.map(drop)
+    }
+
+    /// Reads the roster again, and sees to it that this site's line names the servers that there are. What another server
+    /// of this site changed is told to all.
+    ///
+    /// # Errors
+    /// Those of the catalog.
+    pub(crate) async fn look_around(&self) -> Result<()> {
+        let before = self.own_line();
+        self.reload().await?;
+        self.announce().await?;
+        if self.own_line() != before {
+            self.spread();
+        }
+        Ok(())
     }
 
     /// Returns this site.
@@ -278,10 +304,8 @@ impl Fabric {
     /// # Errors
     /// `site_unavailable` if there is none.
     pub fn route(&self, member: &Member) -> Result<Route> {
-        if member.is_dialable
-            && let Some(url) = member.urls.first()
-        {
-            return Ok(Route::Direct(url.clone()));
+        if member.is_dialable && !member.urls.is_empty() {
+            return Ok(Route::Direct(member.urls.clone()));
         }
         if self.own().is_dialable() || self.inner.reverse.is_connected(member.id) {
             return Ok(Route::Reverse);
@@ -352,6 +376,20 @@ impl Fabric {
             route => (self.connected(&member, route.clone())?, None),
         };
         Ok(client.with_headers(self.headers(&member, acting, via, at)?))
+    }
+
+    /// Returns a client for one of the servers of a member, of this URL, on behalf of this site.
+    ///
+    /// # Errors
+    /// As [`Fabric::client`]; `site_unavailable` if the member does not name the URL any more.
+    pub(crate) fn client_of_server(&self, id: SiteId, url: &str) -> Result<Client> {
+        let member = self.member(id)?;
+        if !member.is_dialable || member.urls.iter().all(|known| known != url) {
+            let detail = format!("{} is not at {url} any more", member.name);
+            return Err(Error::new(ErrorCode::SiteUnavailable, detail));
+        }
+        let client = self.connected_to(&member, Route::Direct(vec![url.to_owned()]), Some(url))?;
+        Ok(client.with_headers(self.headers(&member, &Acting::Site, None, None)?))
     }
 
     /// Returns a client for passing requests of other sites on to a member: it adds nothing of its own.
@@ -437,17 +475,25 @@ impl Fabric {
 
     /// Returns the client that holds the connections to a member.
     fn connected(&self, member: &Arc<Member>, route: Route) -> Result<Client> {
+        self.connected_to(member, route, None)
+    }
+
+    /// The same; a URL of its own has connections of its own.
+    fn connected_to(&self, member: &Arc<Member>, route: Route, url: Option<&str>) -> Result<Client> {
         let mut clients = self.inner.clients.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = clients.get(&member.id)
+        let place = (member.id, url.map(str::to_owned));
+        if let Some(known) = clients.get(&place)
             && known.route == route
             && (Arc::ptr_eq(&known.member, member) || *known.member == **member)
         {
             return Ok(known.client.clone());
         }
         let mut options = match &route {
-            Route::Direct(url) => {
+            Route::Direct(urls) => {
                 let keys = roster::keys_of(member, Timestamp::now());
-                let mut options = ClientOptions::new(url.clone());
+                let mut urls = urls.iter().cloned();
+                let mut options = ClientOptions::new(urls.next().unwrap_or_default());
+                options.other_urls = urls.collect();
                 options.site_tls = Some(site_client_config(&self.own().certificate, keys)?);
                 options
             }
@@ -459,8 +505,10 @@ impl Fabric {
         };
         options.retry = RetryPolicy::never();
         options.streams = STREAMS;
+        options.stall_timeout = self.own().stall_timeout;
+        options.connect_timeout = options.connect_timeout.min(options.stall_timeout);
         let client = Client::new(options)?;
-        clients.insert(member.id, Connected { member: member.clone(), route, client: client.clone() });
+        clients.insert(place, Connected { member: member.clone(), route, client: client.clone() });
         Ok(client)
     }
 

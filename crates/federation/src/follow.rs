@@ -52,7 +52,7 @@ pub async fn run(fabric: Fabric, tasks: TaskTracker, stopping: CancellationToken
             () = stopping.cancelled() => return,
             _ = changed.changed() => {}
             () = tokio::time::sleep(RELOAD_EVERY) => {
-                if let Err(error) = fabric.reload().await {
+                if let Err(error) = fabric.look_around().await {
                     tracing::debug!(%error, "cannot read the roster; will read it again");
                 }
             }
@@ -156,7 +156,9 @@ impl Follower {
         let mut positions: Vec<Position> = catalog.followed(self.home).await?;
         positions.retain(|position| !self.blocked.contains_key(&position.space));
         // The first question is answered at once, so that the lists and the clock are known.
-        let wait = if self.blocked.is_empty() { WAIT } else { LONGEST_PAUSE };
+        // Well before the silence of a home that has nothing to say would be taken for that of one that is away.
+        let longest = WAIT.min(self.fabric.own().stall_timeout * 2 / 3);
+        let wait = if self.blocked.is_empty() { longest } else { longest.min(LONGEST_PAUSE) };
         let wait_s = if self.known.is_some() { wait.as_secs() as u32 } else { 0 };
         let client = self.fabric.client(self.home, &Acting::Site)?;
         let changes = Changes { positions, known: self.known.clone(), wait_s };

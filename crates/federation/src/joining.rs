@@ -36,8 +36,8 @@ impl Fabric {
             return Err(Error::new(ErrorCode::InvalidRequest, detail));
         }
         let expires = Timestamp::now().after(life);
-        let invitation =
-            Invitation::new(own.urls.clone(), own.name.clone(), own.id, own.key.public(), expires)?;
+        let urls = crate::servers::urls(self).await?;
+        let invitation = Invitation::new(urls, own.name.clone(), own.id, own.key.public(), expires)?;
         self.catalog().add_invitation(invitation.secret_hash(), caller, expires).await?;
         Ok(invitation)
     }

@@ -7,6 +7,7 @@
 //! | [`joining`] | invitations |
 //! | [`reverse`] | connections of sites that only dial out |
 //! | [`follow`] | journals of other homes into the catalog of this site |
+//! | [`servers`] | the servers of this site |
 //! | [`tell`] | copies and states at this site to the homes of their spaces |
 //!
 //! Nothing here serves requests: `server` does, and hands over what comes (`docs/design/federation.md`).
@@ -17,6 +18,7 @@ pub mod follow;
 pub mod joining;
 pub mod reverse;
 pub mod roster;
+pub mod servers;
 pub mod tell;
 
 pub use error::{Error, Result};

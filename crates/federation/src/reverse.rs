@@ -3,7 +3,7 @@
 //! To a client that wants to talk to such a site, it is a socket of this host: each connection to the socket is joined
 //! with one that the site has dialled. If none is waiting, the site is asked for one over its control session.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -25,10 +25,8 @@ use crate::roster::Member;
 pub const CONTROL: &str = "percale-control";
 /// The protocol of a connection on which the dialler is the server.
 pub const REVERSE: &str = "percale-reverse";
-/// A line is sent that often, so that what is in between keeps the session.
-const BEAT: Duration = Duration::from_secs(10);
-/// A session on which nothing came for so long is dead.
-const SILENCE: Duration = Duration::from_secs(30);
+/// So many lines are sent in the time after which a session that is silent is dead, so that what is in between keeps it.
+const BEATS: u32 = 3;
 /// How long a request waits for the site to dial.
 const DIAL_WITHIN: Duration = Duration::from_secs(15);
 /// How long it waits while the site holds no session: what a restart of either side takes.
@@ -60,6 +58,8 @@ pub struct Reverse {
     /// Where the sockets are; only this user may enter.
     folder: tempfile::TempDir,
     sites: Mutex<HashMap<SiteId, Arc<Site>>>,
+    /// A session on which nothing came for so long is dead.
+    silence: Duration,
     stopping: CancellationToken,
 }
 
@@ -72,8 +72,9 @@ struct Site {
 #[derive(Default)]
 struct State {
     waiting: VecDeque<Connection>,
-    /// Asks the site for connections; the number tells one session from the next.
-    control: Option<(u64, mpsc::Sender<u32>)>,
+    /// Ask the site for connections, by the number of their session. It has one for each of its servers; a new one may come
+    /// before the old one is known to be dead.
+    controls: BTreeMap<u64, mpsc::Sender<u32>>,
     sessions: u64,
 }
 
@@ -85,18 +86,18 @@ impl Site {
 
 impl Reverse {
     /// Makes a folder for the sockets.
-    pub(crate) fn new() -> Result<Self> {
+    pub(crate) fn new(silence: Duration) -> Result<Self> {
         // Short: the path of a socket has at most 107 bytes.
         let folder = tempfile::Builder::new().prefix("percale-").tempdir_in("/tmp").map_err(|error| {
             Error::new(ErrorCode::Internal, "cannot make a folder for sockets in /tmp").with_source(error)
         })?;
-        Ok(Self { folder, sites: Mutex::default(), stopping: CancellationToken::new() })
+        Ok(Self { folder, sites: Mutex::default(), silence, stopping: CancellationToken::new() })
     }
 
     /// Tells whether a site holds a control session with this server.
     pub fn is_connected(&self, id: SiteId) -> bool {
         let sites = self.sites.lock().unwrap_or_else(PoisonError::into_inner);
-        sites.get(&id).is_some_and(|site| site.state().control.is_some())
+        sites.get(&id).is_some_and(|site| !site.state().controls.is_empty())
     }
 
     fn site(&self, id: SiteId) -> Result<Arc<Site>> {
@@ -145,23 +146,26 @@ impl Reverse {
         let number = {
             let mut state = site.state();
             state.sessions += 1;
-            state.control = Some((state.sessions, ask));
-            state.sessions
+            let number = state.sessions;
+            state.controls.insert(number, ask);
+            number
         };
         site.arrived.notify_waiters();
         let ended = tokio::select! {
-            ended = hold(connection, asked) => ended,
+            ended = hold(connection, asked, self.silence) => ended,
             () = self.stopping.cancelled() => Ok(()),
         };
         if let Err(error) = ended {
             tracing::debug!(site = %id, %error, "a control session ended");
         }
         let mut state = site.state();
-        // A newer session may be there already.
-        if state.control.as_ref().is_some_and(|(current, _)| *current == number) {
-            state.control = None;
+        state.controls.remove(&number);
+        if state.controls.is_empty() {
             state.waiting.clear();
         }
+        drop(state);
+        // Whoever waits for this session asks another one.
+        site.arrived.notify_waiters();
         Ok(())
     }
 }
@@ -173,10 +177,14 @@ impl Drop for Reverse {
 }
 
 /// Sends orders and signs of life, and listens for those of the other side.
-async fn hold(connection: Connection, mut asked: mpsc::Receiver<u32>) -> std::io::Result<()> {
+async fn hold(
+    connection: Connection,
+    mut asked: mpsc::Receiver<u32>,
+    silence: Duration,
+) -> std::io::Result<()> {
     let (read, mut write) = tokio::io::split(connection);
-    let mut lines = Lines::new(read);
-    let mut beat = tokio::time::interval(BEAT);
+    let mut lines = Lines::new(read, silence);
+    let mut beat = tokio::time::interval(silence / BEATS);
     loop {
         let line = tokio::select! {
             heard = lines.next() => match heard? {
@@ -204,12 +212,14 @@ async fn send(write: &mut (impl AsyncWrite + Unpin), line: &Line) -> std::io::Re
 struct Lines<R> {
     read: BufReader<R>,
     line: Vec<u8>,
+    silence: Duration,
     deadline: Instant,
 }
 
 impl<R: AsyncRead + Unpin> Lines<R> {
-    fn new(read: R) -> Self {
-        Self { read: BufReader::new(read), line: Vec::new(), deadline: Instant::now() + SILENCE }
+    fn new(read: R, silence: Duration) -> Self {
+        let deadline = Instant::now() + silence;
+        Self { read: BufReader::new(read), line: Vec::new(), silence, deadline }
     }
 
     /// May be dropped and called again: what was read of a line is kept.
@@ -230,7 +240,7 @@ impl<R: AsyncRead + Unpin> Lines<R> {
                 return Err(std::io::Error::new(std::io::ErrorKind::InvalidData, "a line is too long"));
             }
             if end.is_some() {
-                self.deadline = Instant::now() + SILENCE;
+                self.deadline = Instant::now() + self.silence;
                 let line = serde_json::from_slice(&self.line)?;
                 self.line.clear();
                 return Ok(Some(line));
@@ -272,7 +282,7 @@ async fn join(mut local: UnixStream, site: &Site) {
 /// Takes a connection that waits, or asks for one and waits for it.
 async fn take(site: &Site) -> Option<Connection> {
     let began = Instant::now();
-    let mut asked_of = 0;
+    let mut asked_of = BTreeSet::new();
     loop {
         // Told to wait before looking, so that nothing that arrives in between is missed.
         let arrived = site.arrived.notified();
@@ -281,11 +291,9 @@ async fn take(site: &Site) -> Option<Connection> {
             if let Some(connection) = state.waiting.pop_front() {
                 return Some(connection);
             }
-            match &state.control {
-                Some((number, ask)) if *number != asked_of => {
-                    asked_of = *number;
-                    (Some(ask.clone()), DIAL_WITHIN)
-                }
+            // The newest is the one most likely to be alive.
+            match state.controls.last_key_value() {
+                Some((number, ask)) if asked_of.insert(*number) => (Some(ask.clone()), DIAL_WITHIN),
                 Some(_) => (None, DIAL_WITHIN),
                 None => (None, SESSION_WITHIN),
             }
@@ -297,20 +305,24 @@ async fn take(site: &Site) -> Option<Connection> {
     }
 }
 
-/// The other side: keeps a control session with every member that can be dialled, also those that join later.
+/// The other side: keeps a control session with every server of every member that can be dialled, also those that come
+/// later.
 pub async fn dial_all<S, F>(fabric: crate::Fabric, serve: S, tasks: TaskTracker, stopping: CancellationToken)
 where
     S: Fn(percale_client::peer::Upgraded, Arc<Member>) -> F + Clone + Send + Sync + 'static,
     F: Future<Output = ()> + Send + 'static,
 {
-    let mut held: HashMap<SiteId, tokio::task::JoinHandle<()>> = HashMap::new();
+    let mut held: HashMap<(SiteId, String), tokio::task::JoinHandle<()>> = HashMap::new();
     let mut changed = fabric.watch();
     loop {
         held.retain(|_, session| !session.is_finished());
         for member in fabric.others().into_iter().filter(|member| member.is_dialable) {
-            held.entry(member.id).or_insert_with(|| {
-                tasks.spawn(dial(fabric.clone(), member.id, serve.clone(), stopping.clone()))
-            });
+            for url in &member.urls {
+                held.entry((member.id, url.clone())).or_insert_with(|| {
+                    let (fabric, serve, stopping) = (fabric.clone(), serve.clone(), stopping.clone());
+                    tasks.spawn(dial(fabric, member.id, url.clone(), serve, stopping))
+                });
+            }
         }
         tokio::select! {
             () = stopping.cancelled() => return,
@@ -319,9 +331,9 @@ where
     }
 }
 
-/// Keeps a control session with a member that can be dialled, and dials when it is asked to. `serve` is
-/// given each connection, on which this site is the server. Ends with `stopping`.
-async fn dial<S, F>(fabric: crate::Fabric, member: SiteId, serve: S, stopping: CancellationToken)
+/// Keeps a control session with a server of a member, and dials it when it is asked to. `serve` is given each connection,
+/// on which this site is the server. Ends with `stopping`, and when the member does not name the server any more.
+async fn dial<S, F>(fabric: crate::Fabric, member: SiteId, url: String, serve: S, stopping: CancellationToken)
 where
     S: Fn(percale_client::peer::Upgraded, Arc<Member>) -> F + Clone + Send + Sync + 'static,
     F: Future<Output = ()> + Send + 'static,
@@ -330,16 +342,16 @@ where
     const LONGEST_PAUSE: Duration = Duration::from_secs(10);
     let mut pause = FIRST_PAUSE;
     loop {
-        let session = session(&fabric, member, &serve, &stopping);
+        let session = session(&fabric, member, &url, &serve, &stopping);
         let began = Instant::now();
         let ended = tokio::select! {
             ended = session => ended,
             () = stopping.cancelled() => return,
         };
         if let Err(error) = ended {
-            tracing::debug!(site = %member, %error, "cannot hold a control session; will dial again");
+            tracing::debug!(site = %member, url, %error, "cannot hold a control session; will dial again");
         }
-        if fabric.member(member).is_err() {
+        if !fabric.member(member).is_ok_and(|member| member.urls.contains(&url)) {
             return;
         }
         if began.elapsed() > LONGEST_PAUSE {
@@ -356,6 +368,7 @@ where
 async fn session<S, F>(
     fabric: &crate::Fabric,
     member: SiteId,
+    url: &str,
     serve: &S,
     stopping: &CancellationToken,
 ) -> Result<()>
@@ -363,23 +376,26 @@ where
     S: Fn(percale_client::peer::Upgraded, Arc<Member>) -> F + Clone + Send + Sync + 'static,
     F: Future<Output = ()> + Send + 'static,
 {
-    let client = fabric.client(member, &crate::Acting::Site)?;
+    let client = fabric.client_of_server(member, url)?;
+    let silence = fabric.own().stall_timeout;
     let (read, mut write) = tokio::io::split(client.upgrade("/v1/peer/control", CONTROL).await?);
-    let mut lines = Lines::new(read);
-    let mut beat = tokio::time::interval(BEAT);
+    let mut lines = Lines::new(read, silence);
+    let mut beat = tokio::time::interval(silence / BEATS);
     let broken = |error: std::io::Error| {
         Error::new(ErrorCode::SiteUnavailable, "a control session broke").with_source(error)
     };
-    tracing::info!(site = %member, "control session open");
+    tracing::info!(site = %member, url, "control session open");
     loop {
         tokio::select! {
             line = lines.next() => match line.map_err(broken)? {
                 Some(Line { dial }) => {
                     for _ in 0..dial.unwrap_or_default().min(MAX_WAITING as u32) {
                         let (fabric, serve, stopping) = (fabric.clone(), serve.clone(), stopping.clone());
+                        let url = url.to_owned();
                         tokio::spawn(async move {
                             let work = async {
-                                let client = fabric.client(member, &crate::Acting::Site)?;
+                                // The one that asked is the one that waits.
+                                let client = fabric.client_of_server(member, &url)?;
                                 let connection = client.upgrade("/v1/peer/reverse", REVERSE).await?;
                                 serve(connection, fabric.member(member)?).await;
                                 Ok::<_, Error>(())
@@ -408,9 +424,11 @@ mod tests {
 
     use super::*;
 
+    const SILENCE: Duration = Duration::from_secs(30);
+
     #[tokio::test]
     async fn a_request_over_the_socket_meets_a_connection_that_was_asked_for() {
-        let reverse = Arc::new(Reverse::new().unwrap());
+        let reverse = Arc::new(Reverse::new(SILENCE).unwrap());
         let id = SiteId::new();
         let socket = reverse.socket(id).unwrap();
         assert!(!reverse.is_connected(id));
@@ -420,7 +438,7 @@ mod tests {
             async move { reverse.control(id, Box::new(near)).await }
         });
         let (read, mut write) = tokio::io::split(far);
-        let mut lines = Lines::new(read);
+        let mut lines = Lines::new(read, SILENCE);
         assert_eq!(lines.next().await.unwrap().unwrap().dial, None, "a sign of life comes first");
         assert!(reverse.is_connected(id));
         send(&mut write, &Line::default()).await.unwrap();
@@ -444,7 +462,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_site_that_does_not_dial_is_noticed() {
-        let reverse = Reverse::new().unwrap();
+        let reverse = Reverse::new(SILENCE).unwrap();
         let id = SiteId::new();
         let mut local = UnixStream::connect(reverse.socket(id).unwrap()).await.unwrap();
         let mut heard = Vec::new();
@@ -461,7 +479,7 @@ mod tests {
             let (mut far, near) = duplex(8192);
             far.write_all(junk).await.unwrap();
             let (_ask, asked) = mpsc::channel(1);
-            assert!(hold(Box::new(near), asked).await.is_err());
+            assert!(hold(Box::new(near), asked, SILENCE).await.is_err());
         }
     }
 }

@@ -20,7 +20,7 @@ use crate::error::{Error, Result};
 pub type Member = Peer;
 
 /// Most URLs of a member.
-const MAX_URLS: usize = 16;
+pub(crate) const MAX_URLS: usize = 16;
 /// Longest URL.
 const MAX_URL: usize = 2048;
 /// Most issuers of a member.

@@ -199,15 +199,26 @@ impl Default for TasksConfig {
 }
 
 /// `[federation]`.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct FederationConfig {
-    /// Where other sites reach this one, such as `https://data.example.org`. Default: the address listened on, or the name
-    /// of the host if that is every address. Since 0.1.
+    /// Where other sites reach this server, such as `https://data.example.org`. Default: the address listened on, or the
+    /// name of the host if that is every address. The site can be reached at what all of its servers name. Since 0.1.
     pub urls: Vec<String>,
     /// Whether no other site can dial this one, since a firewall is in front of it: then it dials them, and holds a
     /// session over which they reach it. Default false. Since 0.1.
     pub outgoing_only: bool,
+    /// How long another site may be silent while it is asked something, before the connection is given up. Default
+    /// `30s`; at least `1s`. Lower it only where links are short, since a catalog that fails over is silent for up to 25 s.
+    /// Since 0.1.
+    #[serde(with = "humantime_serde")]
+    pub stall_timeout: Duration,
+}
+
+impl Default for FederationConfig {
+    fn default() -> Self {
+        Self { urls: Vec::new(), outgoing_only: false, stall_timeout: Duration::from_secs(30) }
+    }
 }
 
 /// How log lines look.
@@ -293,6 +304,10 @@ impl Config {
             "catalog.url is none of sqlite, sqlite:/path, postgres://…".into(),
         );
         require(self.catalog.pool_size > 0, "catalog.pool_size is 0".into());
+        require(
+            self.federation.stall_timeout >= Duration::from_secs(1),
+            "federation.stall_timeout is less than 1s".into(),
+        );
         for url in &self.federation.urls {
             require(url.starts_with("https://"), format!("federation.urls has '{url}', which is not https"));
         }

@@ -8,7 +8,7 @@ use percale_catalog::{Catalog, LeaseKind, TaskHolder};
 use percale_core::ErrorCode;
 use percale_core::ids::{Fence, LeaseId};
 use percale_store::StageToken;
-use serde_json::json;
+use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use crate::error::{ApiError, Result};
@@ -24,6 +24,8 @@ const MARGIN: Duration = Duration::from_secs(2);
 pub struct ServerLease {
     catalog: Catalog,
     holder: String,
+    /// What is kept with it.
+    body: Value,
     held: RwLock<Option<Held>>,
     next_token: AtomicU64,
 }
@@ -36,16 +38,17 @@ struct Held {
 }
 
 impl ServerLease {
-    /// Takes a lease. `holder` says in words who holds it: host and process.
-    pub async fn acquire(catalog: Catalog, holder: String) -> Result<Self> {
-        let lease = Self { catalog, holder, held: RwLock::new(None), next_token: AtomicU64::new(0) };
+    /// Takes a lease. `holder` says in words who holds it: host and process. `body` is kept with it.
+    pub async fn acquire(catalog: Catalog, holder: String, body: Value) -> Result<Self> {
+        let lease = Self { catalog, holder, body, held: RwLock::new(None), next_token: AtomicU64::new(0) };
         lease.take().await?;
         Ok(lease)
     }
 
     async fn take(&self) -> Result<()> {
         let renewed = Instant::now();
-        let lease = self.catalog.acquire_lease(LeaseKind::Server, &self.holder, TTL, json!({"v": 1})).await?;
+        let lease =
+            self.catalog.acquire_lease(LeaseKind::Server, &self.holder, TTL, self.body.clone()).await?;
         self.set(Some(Held { id: lease.id, fence: lease.fence, renewed }));
         Ok(())
     }
@@ -77,6 +80,19 @@ impl ServerLease {
                 "this server could not renew its lease and takes no writes until it can",
             )),
         }
+    }
+
+    /// Tells whether no server of the site has held its lease for longer.
+    ///
+    /// # Errors
+    /// As [`ServerLease::current`]; those of the catalog.
+    pub async fn is_oldest(&self) -> Result<bool> {
+        let own = self.current()?;
+        let now = self.catalog.now().await?;
+        let leases = self.catalog.leases(LeaseKind::Server).await?;
+        // By fence, not by id: a lease that was taken over from a dead server is young again.
+        let alive = leases.iter().filter(|lease| lease.expires > now);
+        Ok(alive.min_by_key(|lease| lease.fence.0).is_some_and(|lease| lease.id == own.lease))
     }
 
     /// Returns a new token for a staged file.

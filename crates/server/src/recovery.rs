@@ -25,12 +25,18 @@ pub struct Recovery {
     catalog: Catalog,
     stores: std::sync::Arc<Registry>,
     holder: String,
+    /// None before this server has its lease, when it is the only one.
+    lease: Option<std::sync::Arc<ServerLease>>,
 }
 
 impl Recovery {
     /// Makes it for this server.
-    pub fn new(catalog: Catalog, stores: std::sync::Arc<Registry>, lease: &ServerLease) -> Self {
-        Self { catalog, stores, holder: lease.holder().to_owned() }
+    pub fn new(
+        catalog: Catalog,
+        stores: std::sync::Arc<Registry>,
+        lease: std::sync::Arc<ServerLease>,
+    ) -> Self {
+        Self { catalog, stores, holder: lease.holder().to_owned(), lease: Some(lease) }
     }
 
     /// Undoes what servers before this one left, so that it does not wait for their leases to lapse. Only for an embedded
@@ -39,8 +45,9 @@ impl Recovery {
     /// # Errors
     /// If the catalog does not answer. A store that does not answer keeps its leases for later.
     pub async fn at_start(catalog: &Catalog, stores: &std::sync::Arc<Registry>, holder: &str) -> Result<()> {
-        let recovery = Self { catalog: catalog.clone(), stores: stores.clone(), holder: holder.to_owned() };
-        for lapsed in catalog.take_over_all(LeaseKind::Server, holder, TTL).await? {
+        let (catalog, stores, holder) = (catalog.clone(), stores.clone(), holder.to_owned());
+        let recovery = Self { catalog, stores, holder, lease: None };
+        for lapsed in recovery.catalog.take_over_all(LeaseKind::Server, &recovery.holder, TTL).await? {
             recovery.undo_and_log(lapsed).await;
         }
         recovery.collect().await
@@ -101,8 +108,14 @@ impl Recovery {
         Ok(intents.len())
     }
 
-    /// Deletes bytes that lost their last name: the file and its tree, then the row.
+    /// Deletes bytes that lost their last name: the file and its tree, then the row. Only the oldest server of a site does,
+    /// or one of them would delete what has just got a key again that another one freed.
     async fn collect(&self) -> Result<()> {
+        if let Some(lease) = &self.lease
+            && !lease.is_oldest().await?
+        {
+            return Ok(());
+        }
         for store in self.catalog.stores().await? {
             while self.collect_from(store.id).await? == STEP {}
         }
@@ -119,6 +132,10 @@ impl Recovery {
         for one in &garbage {
             files.push(Delete::key(key(&one.key)?));
             files.push(Delete::key(tree_key(one.space, one.version)?));
+        }
+        if let Some(lease) = &self.lease {
+            // Whoever comes next does it.
+            lease.current()?;
         }
         let outcomes = open.store.delete(files).await?;
         let gone = |outcomes: &[percale_store::Result<bool>]| outcomes.iter().all(Result::is_ok);

@@ -11,7 +11,7 @@ use percale_core::access::{Identity, Scope};
 use percale_core::ids::SiteId;
 use percale_core::{ErrorCode, Timestamp};
 use percale_federation::tell::{self, Wake};
-use percale_federation::{Fabric, Member, OwnSite, follow, reverse};
+use percale_federation::{Fabric, Member, OwnSite, follow, reverse, servers};
 use percale_trust::admin_token::{ADMIN_TOKEN_FILE, ADMIN_USER, ensure_admin_token};
 use percale_trust::tls::{CertificateSource, SiteCertificate};
 use percale_trust::{Sealer, ServerTls, SiteKey, SitePublicKey, TokenIssuer, TokenVerifier};
@@ -156,7 +156,6 @@ pub async fn start(config: Config) -> Result<Running> {
     let listener = Listener::bind(&config.http, certificate.as_ref().map(ServerTls::configs)).await?;
     let address = listener.address()?;
     own.urls = reachable_at(&config, address);
-    let fabric = Fabric::open(own, catalog.clone()).await?;
 
     let sealer = Arc::new(sealer);
     let stores = Arc::new(Registry::new(catalog.clone(), sealer.clone()));
@@ -167,7 +166,9 @@ pub async fn start(config: Config) -> Result<Running> {
     if is_embedded {
         Recovery::at_start(&catalog, &stores, &holder).await?;
     }
-    let lease = Arc::new(ServerLease::acquire(catalog.clone(), holder).await?);
+    let body = servers::lease_body(&own.urls);
+    let lease = Arc::new(ServerLease::acquire(catalog.clone(), holder, body).await?);
+    let fabric = Fabric::open(own, catalog.clone()).await?;
     let tell = Wake::default();
     let abroad = Arc::new(Abroad::new(catalog.clone(), fabric.clone(), lease.clone(), tell.clone()));
     let publisher = Publisher::new(catalog.clone(), lease.clone(), abroad.clone());
@@ -218,7 +219,7 @@ fn notify(state: &str) {
 }
 
 fn spawn_background(app: &AppState, certificate: Option<ServerTls>) {
-    let recovery = Recovery::new(app.catalog.clone(), app.stores.clone(), &app.lease);
+    let recovery = Recovery::new(app.catalog.clone(), app.stores.clone(), app.lease.clone());
     let keeper = app.clone();
     app.background.spawn(async move { keeper.lease.keep(keeper.stopping.clone()).await });
     app.background.spawn(recovery.run(app.stopping.clone()));
@@ -380,7 +381,8 @@ fn prepare(state_dir: &Path, config: &Config, key: SiteKey, site: SiteId) -> Res
     let tls = source.map(|source| ServerTls::load(source, Some(certificate.clone()), now)).transpose()?;
     let name = config.site.name.clone();
     let (urls, state_dir) = (Vec::new(), state_dir.to_owned());
-    let own = OwnSite { id: site, name, key, certificate, urls, state_dir };
+    let stall_timeout = config.federation.stall_timeout;
+    let own = OwnSite { id: site, name, key, certificate, urls, state_dir, stall_timeout };
     Ok((Authenticator::new(issuer, verifier), record, tls, own))
 }
 

@@ -29,6 +29,8 @@ pub struct SiteOptions {
     pub binary: PathBuf,
     /// Where it keeps its state; a folder of its own if absent.
     pub directory: Option<PathBuf>,
+    /// Where its state lies, for servers that share it; in its directory if absent.
+    pub state_directory: Option<PathBuf>,
     /// The catalog's URL; SQLite in the state directory if absent.
     pub catalog_url: Option<String>,
     /// Further lines for the configuration, such as `("uploads.lease", "\"2s\"")`; values as in TOML.
@@ -43,6 +45,7 @@ impl SiteOptions {
         Self {
             binary: binary.into(),
             directory: None,
+            state_directory: None,
             catalog_url: None,
             settings: Vec::new(),
             environment: Vec::new(),
@@ -204,7 +207,7 @@ impl Site {
 
     /// Returns the state directory.
     pub fn state_directory(&self) -> PathBuf {
-        self.directory.join("state")
+        self.options.state_directory.clone().unwrap_or_else(|| self.directory.join("state"))
     }
 
     /// Returns the configuration's file.

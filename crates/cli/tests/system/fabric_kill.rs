@@ -12,11 +12,10 @@ use percale_testkit::process::{Site, SiteOptions};
 use percale_testkit::wait;
 use serde_json::Value;
 
+use crate::sites::{self, SETTLE};
 use crate::world::local_file;
 
 const NAMES: [&str; 3] = ["alps", "baltic", "coast"];
-/// Within this every task must have ended after the last kill, and every follower stand where its home does.
-const SETTLE: Duration = Duration::from_secs(240);
 
 struct Fabric {
     sites: Vec<Site>,
@@ -44,43 +43,21 @@ impl Fabric {
     }
 
     fn try_run(&self, site: usize, arguments: &[&str]) -> Result<String, String> {
-        let output = self.sites[site].command(arguments).output().unwrap();
-        match output.status.success() {
-            true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
-            false => Err(format!(
-                "percale {} at {}: {} {}",
-                arguments.join(" "),
-                NAMES[site],
-                String::from_utf8_lossy(&output.stdout),
-                String::from_utf8_lossy(&output.stderr)
-            )),
-        }
+        sites::try_run(&self.sites[site], arguments)
     }
 
     #[track_caller]
     fn run(&self, site: usize, arguments: &[&str]) -> String {
-        self.try_run(site, arguments).unwrap_or_else(|error| panic!("{error}"))
+        sites::run(&self.sites[site], arguments)
     }
 
-    /// Asks again while a site that is needed for the answer is only just back.
     #[track_caller]
     fn run_soon(&self, site: usize, arguments: &[&str]) -> String {
-        let began = Instant::now();
-        loop {
-            match self.try_run(site, arguments) {
-                Ok(out) => return out,
-                Err(error) if began.elapsed() > SETTLE => panic!("{error}"),
-                Err(_) => std::thread::sleep(Duration::from_millis(200)),
-            }
-        }
+        sites::run_soon(&self.sites[site], arguments)
     }
 
-    /// The state of a task at the site where it runs, and what it has done.
     fn task(&self, site: usize, id: &str) -> Option<(String, u64, u64)> {
-        let shown = self.try_run(site, &["task", "show", "--json", id]).ok()?;
-        let task: Value = serde_json::from_str(&shown).ok()?;
-        let done = |name: &str| task["progress"][name].as_u64().unwrap_or_default();
-        Some((task["state"].as_str()?.to_owned(), done("items_done"), done("bytes_done")))
+        sites::task(&self.sites[site], id)
     }
 }
 
@@ -140,10 +117,7 @@ fn tasks_across_sites_end_by_themselves_whoever_is_killed() {
         }
         for (site, id) in &tasks {
             let began = Instant::now();
-            let ended = wait::until("a task to end", SETTLE, || {
-                let (state, ..) = fabric.task(*site, id)?;
-                (state != "queued" && state != "running").then_some(state)
-            });
+            let ended = sites::ended(&fabric.sites[*site], id);
             eprintln!(
                 "round {round}: the task at {} ended as {ended} after {:?}",
                 NAMES[*site],

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`kill`] | nothing acknowledged is lost, nothing partial is seen, however often the server is killed |
 //! | [`fabric_kill`] | tasks across sites end by themselves, whoever is killed |
+//! | [`servers`] | a site of several servers goes on when one of them is killed |
 //! | [`publish_steps`] | the same at each single step of the publish order |
 //! | [`documents`] | what the documents tell people to type works |
 //! | [`disk_full`] | a full disk is an error and no loss |
@@ -18,4 +19,6 @@ mod fabric_kill;
 mod kill;
 mod ledger;
 mod publish_steps;
+mod servers;
+mod sites;
 mod world;

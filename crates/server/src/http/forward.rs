@@ -16,7 +16,7 @@ use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, header};
 use percale_api::entries::Move;
 use percale_api::fields;
-use percale_client::Client;
+use percale_client::{Client, Passed};
 use percale_core::path::SpaceName;
 use percale_core::{ErrorCode, Position};
 use percale_federation::{Acting, Member, follow};
@@ -163,7 +163,7 @@ pub(crate) async fn to_site(
     for name in [header::AUTHORIZATION, header::COOKIE] {
         headers.remove(name);
     }
-    let response = send(&client, site, &parts, headers, body.into()).await?;
+    let response = send(&client, site, &parts, headers, Passed::whole(body)).await?;
     if response.status().is_success() && parts.method != Method::GET && parts.method != Method::HEAD {
         let position = response.headers().get(fields::POSITION).and_then(|text| text.to_str().ok());
         if let Some(position) = position.and_then(|text| text.parse().ok()) {
@@ -197,7 +197,7 @@ async fn relay(app: &AppState, request: Request) -> Result<Response> {
     let via = HeaderValue::from_str(&app.site.name)
         .map_err(|error| ApiError::internal("the site's name cannot be sent").with_source(error))?;
     headers.insert(HeaderName::from_static(fields::VIA), via);
-    let body = reqwest::Body::wrap_stream(body.into_data_stream());
+    let body = Passed::stream(body.into_data_stream());
     send(&client, &target, &parts, headers, body).await
 }
 
@@ -206,7 +206,7 @@ async fn send(
     site: &Member,
     parts: &Parts,
     headers: HeaderMap,
-    body: reqwest::Body,
+    body: Passed,
 ) -> Result<Response> {
     let target = parts.uri.path_and_query().map_or("/", |target| target.as_str());
     let answer = client.pass_on(parts.method.clone(), target, headers, body).await.map_err(|error| {
@@ -215,7 +215,7 @@ async fn send(
     })?;
     let status = answer.status();
     let headers = end_to_end(answer.headers());
-    let mut response = (status, Body::from_stream(answer.bytes_stream())).into_response();
+    let mut response = (status, Body::from_stream(client.passed_back(answer))).into_response();
     *response.headers_mut() = headers;
     Ok(response)
 }
