@@ -96,6 +96,10 @@ pub enum ErrorCode {
     NotHome,
     /// Not a member of the fabric: The site that asks is not a member of this fabric, was removed from it, or showed another key than the known one.
     SiteRefused,
+    /// Ticket expired: Another site sent the client here with a ticket, and the ticket's time is over. It must be used within minutes.
+    TicketExpired,
+    /// Ticket not accepted: The ticket in the request was altered, is for another site, path, version, range or operation, or no site is known that signed it.
+    TicketRefused,
     /// Copy is offline: The data exists, but every copy lies on a store that is away at the moment.
     Offline,
     /// Invalid configuration: A configuration file, an environment variable or a profile has a value that cannot be used. The message names the place.
@@ -158,6 +162,8 @@ impl ErrorCode {
         ErrorCode::SiteUnavailable,
         ErrorCode::NotHome,
         ErrorCode::SiteRefused,
+        ErrorCode::TicketExpired,
+        ErrorCode::TicketRefused,
         ErrorCode::Offline,
         ErrorCode::InvalidConfiguration,
         ErrorCode::Partial,
@@ -213,6 +219,8 @@ impl ErrorCode {
             ErrorCode::SiteUnavailable => "site_unavailable",
             ErrorCode::NotHome => "not_home",
             ErrorCode::SiteRefused => "site_refused",
+            ErrorCode::TicketExpired => "ticket_expired",
+            ErrorCode::TicketRefused => "ticket_refused",
             ErrorCode::Offline => "offline",
             ErrorCode::InvalidConfiguration => "invalid_configuration",
             ErrorCode::Partial => "partial",
@@ -269,6 +277,8 @@ impl ErrorCode {
             ErrorCode::SiteUnavailable => "Site unreachable",
             ErrorCode::NotHome => "Another site decides about this space",
             ErrorCode::SiteRefused => "Not a member of the fabric",
+            ErrorCode::TicketExpired => "Ticket expired",
+            ErrorCode::TicketRefused => "Ticket not accepted",
             ErrorCode::Offline => "Copy is offline",
             ErrorCode::InvalidConfiguration => "Invalid configuration",
             ErrorCode::Partial => "Some items failed",
@@ -325,6 +335,8 @@ impl ErrorCode {
             ErrorCode::SiteUnavailable => 503,
             ErrorCode::NotHome => 421,
             ErrorCode::SiteRefused => 403,
+            ErrorCode::TicketExpired => 403,
+            ErrorCode::TicketRefused => 403,
             ErrorCode::Offline => 503,
             ErrorCode::InvalidConfiguration => 500,
             ErrorCode::Partial => 207,
@@ -381,6 +393,8 @@ impl ErrorCode {
             ErrorCode::SiteUnavailable => 5,
             ErrorCode::NotHome => 5,
             ErrorCode::SiteRefused => 4,
+            ErrorCode::TicketExpired => 4,
+            ErrorCode::TicketRefused => 4,
             ErrorCode::Offline => 5,
             ErrorCode::InvalidConfiguration => 2,
             ErrorCode::Partial => 6,
@@ -521,6 +535,12 @@ impl ErrorCode {
             ErrorCode::SiteRefused => {
                 "The site that asks is not a member of this fabric, was removed from it, or showed another key than the known one."
             }
+            ErrorCode::TicketExpired => {
+                "Another site sent the client here with a ticket, and the ticket's time is over. It must be used within minutes."
+            }
+            ErrorCode::TicketRefused => {
+                "The ticket in the request was altered, is for another site, path, version, range or operation, or no site is known that signed it."
+            }
             ErrorCode::Offline => {
                 "The data exists, but every copy lies on a store that is away at the moment."
             }
@@ -654,6 +674,12 @@ impl ErrorCode {
             ErrorCode::NotHome => "Ask again; sites learn of a new home within seconds.",
             ErrorCode::SiteRefused => {
                 "Compare `percale site list` at both sites. A site that was removed joins again as a new one, with an invitation."
+            }
+            ErrorCode::TicketExpired => {
+                "Begin again with the address at the first site; its answer holds a new ticket."
+            }
+            ErrorCode::TicketRefused => {
+                "Use the address as the first site gave it. If that is refused, ask the first site without `Percale-Redirect`, and it fetches the bytes itself."
             }
             ErrorCode::Offline => {
                 "Wait until the store is back; `percale ls -L` names it. To avoid this, ask for a second copy by policy."

@@ -297,6 +297,25 @@ fn a_ticket_is_for_its_bytes_version_and_operation() {
 }
 
 #[test]
+fn a_ticket_without_a_version_is_for_all_that_is_below_its_path() {
+    let path = |text: &str| -> ObjectPath { text.parse().unwrap() };
+    let allows = |ticket: &Ticket, text: &str, version: Option<u64>| {
+        ticket.allows(TicketOp::Read, &path(text), version.map(VersionId)).is_ok()
+    };
+    let one = ticket();
+    assert!(allows(&one, "/climate/a b/t2m.nc", Some(77)) && allows(&one, "/climate/a b/t2m.nc", None));
+    assert!(!allows(&one, "/climate/a b/t2m.nc", Some(78)));
+    for other in ["/climate/a b", "/climate/a b/t2m.nc/x", "/climate/a b/other", "/ocean/a b/t2m.nc"] {
+        assert!(!allows(&one, other, None) && !allows(&one, other, Some(77)), "{other}");
+    }
+    let below = Ticket { path: path("/climate/a b"), version: None, ..ticket() };
+    assert!(allows(&below, "/climate/a b/t2m.nc", None) && allows(&below, "/climate/a b/c/d", Some(1)));
+    assert!(!allows(&below, "/climate/a bc", None) && !allows(&below, "/climate", None));
+    let why = below.allows(TicketOp::Write, &path("/climate/a b/c"), None).unwrap_err();
+    assert_eq!(why, "the ticket is to read, not to write");
+}
+
+#[test]
 fn ranges_of_a_ticket_have_one_form() {
     let [.., form] = forms();
     let many: Vec<_> = (0..=MAX_TICKET_RANGES as u64).map(|number| [number * 10, number * 10 + 1]).collect();

@@ -1,5 +1,6 @@
 //! A ticket: whoever brings it may move these bytes.
 
+use std::fmt;
 use std::time::Duration;
 
 use percale_core::access::{Caller, Permission, Scope};
@@ -30,6 +31,15 @@ pub enum TicketOp {
     Write,
 }
 
+impl fmt::Display for TicketOp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Read => "read",
+            Self::Write => "write",
+        })
+    }
+}
+
 impl TicketOp {
     /// Returns the permission that the user must have for it.
     pub fn permission(self) -> Permission {
@@ -52,9 +62,9 @@ pub struct Ticket {
     pub user: Caller,
     /// The space.
     pub space: SpaceId,
-    /// The object.
+    /// The object; of a ticket without a version also a collection, for all that is below.
     pub path: ObjectPath,
-    /// The version; nothing means whichever is current.
+    /// The version. Nothing means any version of what is at the path or below it.
     pub version: Option<VersionId>,
     /// Which bytes: sorted ranges that neither touch nor overlap, at most [`MAX_TICKET_RANGES`]. None means all of them.
     pub ranges: Vec<ByteRange>,
@@ -93,6 +103,27 @@ impl Ticket {
     /// Tells whether these bytes are among those of the ticket.
     pub fn covers(&self, range: ByteRange) -> bool {
         self.ranges.is_empty() || self.ranges.iter().any(|allowed| allowed.contains(range))
+    }
+
+    /// Tells whether it is for this: of the operation, the object and, if one is named, the version. Whether the path is
+    /// that of the ticket's space is for whoever looks it up.
+    ///
+    /// # Errors
+    /// What it is for instead.
+    pub fn allows(&self, op: TicketOp, path: &ObjectPath, version: Option<VersionId>) -> Result<(), String> {
+        if self.op != op {
+            return Err(format!("the ticket is to {}, not to {op}", self.op));
+        }
+        match self.version {
+            Some(only) if self.path != *path => {
+                Err(format!("the ticket is for version {only} of {}", self.path))
+            }
+            Some(only) if version.is_some_and(|version| version != only) => {
+                Err(format!("the ticket is for version {only} of this object"))
+            }
+            None if !path.is_within(&self.path) => Err(format!("the ticket is for {}", self.path)),
+            _ => Ok(()),
+        }
     }
 
     /// Signs it.

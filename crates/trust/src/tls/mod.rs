@@ -22,7 +22,9 @@ use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 
-pub use site::{SITE_ALPN, SiteCertificate, is_unexpected_key, peer_key, site_client_config, site_peer};
+pub use site::{
+    SITE_ALPN, SiteCertificate, is_unexpected_key, peer_key, site_client_config, site_peer, visitor_config,
+};
 
 use crate::{Error, ErrorKind, private_file};
 

@@ -17,8 +17,8 @@ use std::sync::Arc;
 use percale_core::Timestamp;
 use percale_core::ids::SiteId;
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, PKCS_ED25519};
-use rustls::client::Resumption;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{Resumption, WantsClientCert};
 use rustls::crypto::{WebPkiSupportedAlgorithms, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer, ServerName, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
@@ -26,8 +26,8 @@ use rustls::server::{NoServerSessionStorage, ParsedCertificate, ResolvesServerCe
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::version::TLS13;
 use rustls::{
-    CertificateError, ClientConfig, CommonState, DigitallySignedStruct, DistinguishedName as AuthorityName,
-    PeerIncompatible, ProtocolVersion, ServerConfig, SignatureScheme,
+    CertificateError, ClientConfig, CommonState, ConfigBuilder, DigitallySignedStruct,
+    DistinguishedName as AuthorityName, PeerIncompatible, ProtocolVersion, ServerConfig, SignatureScheme,
 };
 
 use super::provider;
@@ -115,19 +115,36 @@ pub fn site_peer(session: &CommonState) -> Option<SitePublicKey> {
 /// # Errors
 /// [`ErrorKind::Crypto`].
 pub fn site_client_config(own: &SiteCertificate, pinned: Vec<SitePublicKey>) -> Result<ClientConfig, Error> {
+    let shown = Arc::new(SingleCertAndKey::from(own.certified()));
+    Ok(dialling(pinning(pinned)?.with_client_cert_resolver(shown)))
+}
+
+/// Returns the side of a client that another site has sent to one that holds one of the `pinned` keys. It shows nothing
+/// itself, so the connection has no [`site_peer`], and on it the client is one like any other. In all else as
+/// [`site_client_config`].
+///
+/// # Errors
+/// [`ErrorKind::Crypto`].
+pub fn visitor_config(pinned: Vec<SitePublicKey>) -> Result<ClientConfig, Error> {
+    Ok(dialling(pinning(pinned)?.with_no_client_auth()))
+}
+
+fn pinning(pinned: Vec<SitePublicKey>) -> Result<ConfigBuilder<ClientConfig, WantsClientCert>, Error> {
     let provider = provider();
     let verifier = PinnedKeys { pinned, algorithms: provider.signature_verification_algorithms };
-    let mut config = ClientConfig::builder_with_provider(provider)
-        .with_protocol_versions(&[&TLS13])
-        .map_err(|error| Error::new(ErrorKind::Crypto, "cannot set up TLS between sites").with_source(error))?
-        .dangerous()
-        .with_custom_certificate_verifier(Arc::new(verifier))
-        .with_client_cert_resolver(Arc::new(SingleCertAndKey::from(own.certified())));
+    let builder =
+        ClientConfig::builder_with_provider(provider).with_protocol_versions(&[&TLS13]).map_err(|error| {
+            Error::new(ErrorKind::Crypto, "cannot set up TLS between sites").with_source(error)
+        })?;
+    Ok(builder.dangerous().with_custom_certificate_verifier(Arc::new(verifier)))
+}
+
+fn dialling(mut config: ClientConfig) -> ClientConfig {
     config.alpn_protocols = vec![SITE_ALPN.to_vec()];
     config.resumption = Resumption::disabled();
     // The name is not looked at, and need not be told to whoever listens on the way.
     config.enable_sni = false;
-    Ok(config)
+    config
 }
 
 /// Returns the dialled side of connections between sites, with the certificate that `certificate` resolves to. A client

@@ -94,6 +94,18 @@ fn another_key_than_the_pinned_one_is_recognised() {
 }
 
 #[test]
+fn a_client_that_was_sent_knows_the_site_and_stays_an_ordinary_client() {
+    let server = Server::new(Some(certificate(1)));
+    let visitor =
+        |seeds: &[u8]| visitor_config(seeds.iter().map(|seed| key(*seed).public()).collect()).unwrap();
+    let (client, accepted) = server.connect(visitor(&[9, 1])).unwrap();
+    assert_eq!(site_peer(&client), Some(key(1).public()));
+    assert_eq!(site_peer(&accepted), None);
+    let error = server.connect(visitor(&[3])).unwrap_err();
+    assert!(is_unexpected_key(&error), "{error}");
+}
+
+#[test]
 fn the_certificate_for_ordinary_clients_does_not_do_between_sites() {
     let server = Server::new(Some(certificate(1)));
     let pem = std::fs::read(server.state.path().join("server.pem")).unwrap();
