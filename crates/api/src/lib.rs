@@ -3,6 +3,7 @@
 //! Additive changes only within `/v1`: a reader ignores fields it does not know, a new field is optional.
 
 pub mod access;
+pub mod away;
 pub mod digest_fields;
 pub mod entries;
 pub mod peer;
@@ -33,6 +34,11 @@ pub mod fields {
     pub const TRACEPARENT: &str = "traceparent";
     /// Makes a repeated request have one effect (draft-ietf-httpapi-idempotency-key-header).
     pub const IDEMPOTENCY_KEY: &str = "idempotency-key";
+    /// In requests for content: `follow` from a client that goes on to the site that has it; `follow; not=SITE,…` names
+    /// those that it does not go to.
+    pub const REDIRECT: &str = "percale-redirect";
+    /// In requests for content: the ticket of the site that sent the client here.
+    pub const TICKET: &str = "percale-ticket";
     /// Between sites: a signed statement of who asks (`docs/design/trust.md`).
     pub const STATEMENT: &str = "percale-statement";
     /// Between sites: the signed delegation of a task.

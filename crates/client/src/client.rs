@@ -20,6 +20,7 @@ use uuid::Uuid;
 use crate::answer::parse_json;
 use crate::body::{LastSent, Passed};
 use crate::control::Raw;
+use crate::elsewhere::Elsewhere;
 use crate::error::{Error, ErrorKind};
 use crate::retry::{Attempts, RetryPolicy};
 
@@ -53,6 +54,9 @@ pub struct ClientOptions {
     /// For calls between sites: a socket of this host whose connections lead to the site. The URL is then only a name, and
     /// `http`, since whoever owns the socket has encrypted what is behind it.
     pub socket: Option<PathBuf>,
+    /// Whether bytes that the site does not have are read straight from the one that it names, by a ticket. Default yes;
+    /// never in calls between sites.
+    pub follow: bool,
 }
 
 impl ClientOptions {
@@ -69,6 +73,7 @@ impl ClientOptions {
             streams: 4,
             site_tls: None,
             socket: None,
+            follow: true,
         }
     }
 }
@@ -79,7 +84,7 @@ pub struct Client {
     inner: Arc<Inner>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Inner {
     http: reqwest::Client,
     bases: Arc<Bases>,
@@ -90,6 +95,8 @@ struct Inner {
     headers: HeaderMap,
     /// Whether the site has ever answered.
     reached: Arc<AtomicBool>,
+    /// The sites to which it sent; nothing if this client does not go anywhere.
+    elsewhere: Option<Arc<Elsewhere>>,
 }
 
 /// The URLs of a site, each with a slash at its end, and which of them is asked now.
@@ -240,6 +247,8 @@ impl Client {
             is_loopback &= is_here;
             urls.push(base);
         }
+        let is_ordinary = options.site_tls.is_none() && options.socket.is_none();
+        let elsewhere = (options.follow && is_ordinary).then(|| Arc::new(Elsewhere::new(&options)));
         let tls = match options.site_tls {
             Some(tls) => tls,
             None => percale_trust::client_config(options.ca_file.as_deref())
@@ -280,24 +289,19 @@ impl Client {
                 stall_timeout: options.stall_timeout,
                 headers: HeaderMap::new(),
                 reached: Arc::default(),
+                elsewhere,
             }),
         })
     }
 
     /// Returns a client that shares the connections and sends these fields with every request.
     pub fn with_headers(&self, headers: HeaderMap) -> Self {
-        let Inner { http, bases, retry, streams, stall_timeout, reached, .. } = &*self.inner;
-        let (http, bases, reached) = (http.clone(), bases.clone(), reached.clone());
-        let (retry, streams, stall_timeout) = (*retry, *streams, *stall_timeout);
-        Self { inner: Arc::new(Inner { http, bases, retry, streams, stall_timeout, headers, reached }) }
+        Self { inner: Arc::new(Inner { headers, ..Inner::clone(&self.inner) }) }
     }
 
     /// Returns a client that shares the connections and retries in another way.
     pub fn with_retry(&self, retry: RetryPolicy) -> Self {
-        let Inner { http, bases, streams, stall_timeout, headers, reached, .. } = &*self.inner;
-        let (http, bases, reached) = (http.clone(), bases.clone(), reached.clone());
-        let (headers, streams, stall_timeout) = (headers.clone(), *streams, *stall_timeout);
-        Self { inner: Arc::new(Inner { http, bases, retry, streams, stall_timeout, headers, reached }) }
+        Self { inner: Arc::new(Inner { retry, ..Inner::clone(&self.inner) }) }
     }
 
     /// Passes a request on as it is and returns the answer before its body; nothing is repeated. Between sites only.
@@ -311,7 +315,8 @@ impl Client {
         headers: HeaderMap,
         body: Passed,
     ) -> crate::Result<Response> {
-        let operation = format!("pass {method} {path_and_query} on");
+        // The query may hold a ticket.
+        let operation = format!("pass {method} {} on", path_and_query.split('?').next().unwrap_or_default());
         let url = self.url().join(path_and_query.trim_start_matches('/')).map_err(|error| {
             Error::new(ErrorKind::Usage, ErrorCode::InvalidRequest, &operation, error.to_string())
         })?;
@@ -335,6 +340,10 @@ impl Client {
 
     pub(crate) fn streams(&self) -> usize {
         self.inner.streams
+    }
+
+    pub(crate) fn elsewhere(&self) -> Option<&Arc<Elsewhere>> {
+        self.inner.elsewhere.as_ref()
     }
 
     pub(crate) fn attempts(&self) -> Attempts {
@@ -548,10 +557,7 @@ impl Client {
 fn never_arrived(error: &Error) -> bool {
     let refused_before = matches!(error.code(), ErrorCode::RateLimited)
         && error.as_problem().is_some_and(|problem| problem.status == StatusCode::TOO_MANY_REQUESTS.as_u16());
-    let not_connected = std::error::Error::source(error)
-        .and_then(|source| source.downcast_ref::<reqwest::Error>())
-        .is_some_and(reqwest::Error::is_connect);
-    refused_before || not_connected
+    refused_before || error.is_unreached()
 }
 
 fn is_loopback(host: &str) -> bool {
@@ -560,7 +566,7 @@ fn is_loopback(host: &str) -> bool {
 }
 
 /// Percent-encodes a path of the namespace by component, behind a prefix: `/v1/data/climate/a%20b.nc`.
-pub(crate) fn encode_path(prefix: &str, path: &ObjectPath) -> String {
+pub fn encode_path(prefix: &str, path: &ObjectPath) -> String {
     let mut encoded = String::with_capacity(prefix.len() + path.as_str().len() + 8);
     encoded.push_str(prefix);
     for name in path.components() {

@@ -155,6 +155,13 @@ impl Error {
         self
     }
 
+    /// Tells whether no connection came about, so that the request surely did not arrive.
+    pub(crate) fn is_unreached(&self) -> bool {
+        let source =
+            std::error::Error::source(self).and_then(|source| source.downcast_ref::<reqwest::Error>());
+        source.is_some_and(reqwest::Error::is_connect)
+    }
+
     /// Returns what kind of fault it is.
     pub fn kind(&self) -> ErrorKind {
         self.0.kind

@@ -7,6 +7,7 @@
 //! | [`put`] | local files and trees into the fabric |
 //! | [`get`] | objects and trees out of the fabric |
 //! | [`read`] | verified bytes of one object as a stream |
+//! | `elsewhere` | reading from the site that the one that was asked names |
 //! | [`pull`] | frames as they come, for whoever stores them itself |
 //! | [`peer`] | calls between sites |
 //! | [`events`] | what changes in a space, as it happens |
@@ -20,6 +21,7 @@ mod answer;
 mod body;
 pub mod client;
 mod control;
+mod elsewhere;
 pub mod error;
 pub mod events;
 pub mod extra;
@@ -38,7 +40,7 @@ mod upload;
 mod walk;
 
 pub use body::Passed;
-pub use client::{Client, ClientOptions};
+pub use client::{Client, ClientOptions, encode_path};
 pub use control::{ListOptions, Raw};
 pub use error::{Error, ErrorKind, Retry};
 pub use progress::Progress;

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use percale_api::uploads::{Pull, PullItem, PulledItem};
-use percale_api::{Problem, media};
+use percale_api::{Problem, fields, media};
 use percale_core::ErrorCode;
 use percale_mover::{Decoder, Frame};
 use reqwest::header::ACCEPT;
 use reqwest::{Method, Response};
 
 use crate::client::{Call, Client};
+use crate::elsewhere::{Place, Places};
 use crate::error::{Error, ErrorKind, Retry};
 
 /// The answer to one pull, frame by frame.
@@ -20,6 +21,8 @@ pub struct FrameStream {
     response: Response,
     decoder: Decoder,
     ended: bool,
+    /// A frame that was read ahead.
+    ahead: Option<Frame>,
 }
 
 impl FrameStream {
@@ -28,9 +31,25 @@ impl FrameStream {
     /// # Errors
     /// As the site answers.
     pub async fn open(client: &Client, operation: &str, items: Vec<PullItem>) -> crate::Result<Self> {
-        let call = Call::new(operation, Method::POST, "/v1/frames/pull")
+        Self::open_where(client, operation, items, false).await
+    }
+
+    /// The same; with `follow`, items may come as AWAY if the client goes where it is sent.
+    ///
+    /// # Errors
+    /// As [`FrameStream::open`].
+    pub(crate) async fn open_where(
+        client: &Client,
+        operation: &str,
+        items: Vec<PullItem>,
+        follow: bool,
+    ) -> crate::Result<Self> {
+        let mut call = Call::new(operation, Method::POST, "/v1/frames/pull")
             .json(&Pull { items })
             .header(ACCEPT.as_str(), &format!("{}, {}", media::FRAMES, media::PROBLEM));
+        if let Some(elsewhere) = client.elsewhere().filter(|_| follow) {
+            call = call.header(fields::REDIRECT, &elsewhere.follow().to_string());
+        }
         let response = client.open_once(call).await?;
         Ok(Self {
             client: client.clone(),
@@ -38,7 +57,33 @@ impl FrameStream {
             response,
             decoder: Decoder::new(),
             ended: false,
+            ahead: None,
         })
+    }
+
+    /// Reads ahead in a stream of one item, to find out whether that is elsewhere: then this stream is at its end, and
+    /// the place is returned, or nothing in its stead if it cannot be used.
+    ///
+    /// # Errors
+    /// As [`FrameStream::next`].
+    pub(crate) async fn sent_on(&mut self) -> crate::Result<Option<Option<Place>>> {
+        loop {
+            match self.next().await? {
+                Some(Frame::Item { .. }) => {}
+                Some(Frame::Away { place, info, .. }) => {
+                    let operation = self.operation.clone();
+                    let Some(elsewhere) = self.client.elsewhere().cloned() else { return Ok(Some(None)) };
+                    let mut places = Places::default();
+                    let number = places.take(&elsewhere, &operation, place, &info)?;
+                    while self.next().await?.is_some() {}
+                    return Ok(Some(places.get(number).cloned()));
+                }
+                frame => {
+                    self.ahead = frame;
+                    return Ok(None);
+                }
+            }
+        }
     }
 
     /// Returns the next frame, or nothing behind the last one. A stream that was cut is an error, and so is one that the
@@ -47,6 +92,9 @@ impl FrameStream {
     /// # Errors
     /// As above.
     pub async fn next(&mut self) -> crate::Result<Option<Frame>> {
+        if let Some(frame) = self.ahead.take() {
+            return Ok(Some(frame));
+        }
         loop {
             if let Some(frame) = self.decoder.next().map_err(|error| self.broken(error))? {
                 match frame {

@@ -11,6 +11,7 @@ use percale_core::{ByteCount, ByteRange, ErrorCode, ObjectPath};
 use percale_mover::{DataFrame, Frame};
 
 use crate::client::Client;
+use crate::elsewhere::{Opened, Place, Way};
 use crate::error::{Error, ErrorKind};
 use crate::pull::{FrameStream, parse_problem};
 
@@ -28,6 +29,9 @@ pub struct Reader {
     /// What is still to be handed out.
     rest: ByteRange,
     stream: Option<FrameStream>,
+    way: Way,
+    /// Where the stream comes from, if not from the site that was asked.
+    place: Option<Place>,
 }
 
 impl Client {
@@ -73,6 +77,8 @@ impl Client {
             tree,
             rest,
             stream: None,
+            way: Way::new(self),
+            place: None,
         })
     }
 
@@ -94,6 +100,8 @@ impl Client {
             tree: None,
             rest: range,
             stream: None,
+            way: Way::new(self),
+            place: None,
         }
     }
 
@@ -130,7 +138,9 @@ impl Reader {
                 Ok(bytes) => return Ok(Some(bytes)),
                 Err(error) => {
                     self.stream = None;
-                    attempts.pause_after(error).await?;
+                    if !self.way.failed(self.place.take().as_ref(), &error) {
+                        attempts.pause_after(error).await?;
+                    }
                 }
             }
         }
@@ -147,7 +157,9 @@ impl Reader {
                     space: self.space,
                     ranges: Some(vec![self.rest.align_out(GROUP_SIZE, ByteCount(self.content.size))]),
                 };
-                FrameStream::open(&self.client, &self.operation, vec![item]).await?
+                let Opened { frames, place } = self.way.open(&self.operation, item).await?;
+                self.place = place;
+                frames
             }
         };
         loop {

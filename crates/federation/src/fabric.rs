@@ -10,9 +10,9 @@ use percale_api::fields;
 use percale_catalog::{Catalog, PeerState};
 use percale_client::{Client, ClientOptions, RetryPolicy};
 use percale_core::access::Caller;
-use percale_core::ids::{SiteId, SpaceId, TaskId, TokenId};
-use percale_core::{ErrorCode, Position, Timestamp};
-use percale_trust::signed::{Delegation, MAX_DELEGATION_LIFE, Statement};
+use percale_core::ids::{SiteId, SpaceId, TaskId, TokenId, VersionId};
+use percale_core::{ErrorCode, ObjectPath, Position, Timestamp};
+use percale_trust::signed::{Delegation, MAX_DELEGATION_LIFE, Statement, Ticket, TicketOp};
 use percale_trust::tls::{SiteCertificate, site_client_config};
 use percale_trust::{SiteKey, SitePublicKey};
 
@@ -25,6 +25,8 @@ use crate::servers;
 const STATEMENT_LIFE: Duration = Duration::from_secs(120);
 /// How long a delegation is good whose task has no deadline.
 pub const DELEGATION_LIFE: Duration = Duration::from_secs(7 * 24 * 3600);
+/// How long a ticket is good: a client uses it at once, and asks for another when it is over.
+pub const TICKET_LIFE: Duration = Duration::from_secs(5 * 60);
 /// Connections to a site that are kept for the next transfer.
 const STREAMS: usize = 16;
 
@@ -471,6 +473,36 @@ impl Fabric {
         let life = life.min(MAX_DELEGATION_LIFE);
         let delegation = Delegation::new(own.id, task, holder.id, caller, now, life);
         Ok((delegation.sign(&own.key)?, delegation.expires))
+    }
+
+    /// Signs what opens bytes at another site for a client that is sent there. The caller is as this site knows it.
+    ///
+    /// # Errors
+    /// `invalid_request` for a caller with more groups than a ticket can name.
+    pub fn ticket(
+        &self,
+        at: &Member,
+        caller: &Caller,
+        space: SpaceId,
+        path: &ObjectPath,
+        version: Option<VersionId>,
+    ) -> Result<String> {
+        let own = self.own();
+        let now = Timestamp::now();
+        let ticket = Ticket {
+            issuer_site: own.id,
+            audience: at.id,
+            user: caller.seen(&own.name, &at.name),
+            space,
+            path: path.clone(),
+            version,
+            ranges: Vec::new(),
+            op: TicketOp::Read,
+            issued: now,
+            expires: now.after(TICKET_LIFE),
+            id: TokenId::new(),
+        };
+        Ok(ticket.sign(&own.key)?)
     }
 
     /// Returns the client that holds the connections to a member.

@@ -22,5 +22,5 @@ pub mod servers;
 pub mod tell;
 
 pub use error::{Error, Result};
-pub use fabric::{Acting, Contact, Fabric, OwnSite, Route};
+pub use fabric::{Acting, Contact, Fabric, OwnSite, Route, TICKET_LIFE};
 pub use roster::{Member, Roster};

@@ -7,8 +7,8 @@ use percale_core::ByteCount;
 use percale_core::tree::{GROUP_SIZE, GroupHash, group_count, group_range};
 
 use crate::frames::{
-    DATA, DONE, DataFrame, END, ERROR, FAIL, Frame, FrameError, HASH_LEN, HEADER_LEN, ITEM, MAX_DATA_LEN,
-    MAX_INFO_LEN, MAX_ITEMS, MAX_ITEMS_INFO_LEN, PREAMBLE,
+    AWAY, DATA, DONE, DataFrame, END, ERROR, FAIL, Frame, FrameError, HASH_LEN, HEADER_LEN, ITEM,
+    MAX_DATA_LEN, MAX_INFO_LEN, MAX_ITEMS, MAX_ITEMS_INFO_LEN, PREAMBLE,
 };
 
 /// Reads a stream that comes in pieces of any size. Holds at most one frame.
@@ -120,14 +120,14 @@ impl Decoder {
                     return Err(FrameError::TooLarge("at most 4 MiB of item descriptions in a stream"));
                 }
             }
-            DATA | DONE | FAIL if announced.is_none() => {
+            DATA | DONE | FAIL | AWAY if announced.is_none() => {
                 return Err(FrameError::Order("item was not announced"));
             }
             // A stream has an end, whatever its sender wants.
-            DATA | DONE | FAIL if announced.is_some_and(|item| item.is_closed) => {
+            DATA | DONE | FAIL | AWAY if announced.is_some_and(|item| item.is_closed) => {
                 return Err(FrameError::Order("the item was at its end already"));
             }
-            DATA | DONE | FAIL | ERROR => {}
+            DATA | DONE | FAIL | AWAY | ERROR => {}
             END if item as usize != self.items.len() || offset != self.data_bytes || len != 0 => {
                 return Err(FrameError::Order("the end does not count what was sent"));
             }
@@ -180,6 +180,10 @@ impl Decoder {
             FAIL => {
                 self.items[item as usize].is_closed = true;
                 Frame::Fail { item, problem: payload }
+            }
+            AWAY => {
+                self.items[item as usize].is_closed = true;
+                Frame::Away { item, place: offset, info: payload }
             }
             ERROR => {
                 self.ended = true;
@@ -291,6 +295,21 @@ mod tests {
     }
 
     #[test]
+    fn items_may_be_elsewhere() {
+        let mut encoder = Encoder::new();
+        let item = encoder.item(ByteCount(7), b"{}");
+        encoder.away(item, 0, b"{\"site\":\"alps\"}");
+        let item = encoder.item(ByteCount(8), b"{}");
+        encoder.away(item, 0, b"");
+        encoder.end();
+        let frames = decode(std::iter::from_fn(|| encoder.next()).collect::<Vec<_>>()).unwrap();
+        let info = Bytes::from_static(b"{\"site\":\"alps\"}");
+        assert_eq!(frames[1], Frame::Away { item: 0, place: 0, info });
+        assert_eq!(frames[3], Frame::Away { item: 1, place: 0, info: Bytes::new() });
+        assert_eq!(frames[4], Frame::End { items: 2, bytes: 0 });
+    }
+
+    #[test]
     fn every_cut_is_noticed() {
         let stream = whole(&encode(&[content(100), content(5)]).0);
         for end in 0..stream.len() {
@@ -343,6 +362,8 @@ mod tests {
         assert!(matches!(frame(ITEM, 2, 0, 0), Err(FrameError::Order(_))));
         assert!(matches!(frame(ITEM, 1, 0, u32::MAX), Err(FrameError::TooLarge(_))));
         assert!(matches!(frame(DONE, 0, 0, 1 << 20), Err(FrameError::TooLarge(_))));
+        assert!(matches!(frame(AWAY, 0, 0, 1 << 20), Err(FrameError::TooLarge(_))));
+        assert!(matches!(frame(AWAY, 1, 0, 0), Err(FrameError::Order(_))));
         assert!(matches!(frame(END, 0, 0, 0), Err(FrameError::Order(_))));
         assert_eq!(frame(77, 0, 0, 0), Err(FrameError::UnknownType(77)));
     }

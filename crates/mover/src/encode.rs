@@ -6,7 +6,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use percale_core::ByteCount;
 use percale_core::tree::GroupHash;
 
-use crate::frames::{DATA, DONE, END, ERROR, FAIL, HASH_LEN, HEADER_LEN, ITEM, PREAMBLE};
+use crate::frames::{AWAY, DATA, DONE, END, ERROR, FAIL, HASH_LEN, HEADER_LEN, ITEM, PREAMBLE};
 
 /// Payloads from this size on are passed through; smaller ones are gathered. A copy of 16 KiB costs less than the
 /// separate write to the socket.
@@ -69,6 +69,12 @@ impl Encoder {
     pub fn fail(&mut self, item: u32, problem: &[u8]) {
         self.header(FAIL, item, 0, problem.len());
         self.payload(problem);
+    }
+
+    /// Says that an item is to be read from another place; `info` describes the place the first time, and is empty later.
+    pub fn away(&mut self, item: u32, place: u64, info: &[u8]) {
+        self.header(AWAY, item, place, info.len());
+        self.payload(info);
     }
 
     /// Ends the stream early.

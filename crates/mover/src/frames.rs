@@ -23,6 +23,7 @@ pub(crate) const ITEM: u8 = 1;
 pub(crate) const DATA: u8 = 2;
 pub(crate) const DONE: u8 = 3;
 pub(crate) const FAIL: u8 = 4;
+pub(crate) const AWAY: u8 = 5;
 pub(crate) const ERROR: u8 = 14;
 pub(crate) const END: u8 = 15;
 
@@ -53,6 +54,15 @@ pub enum Frame {
         item: u32,
         /// JSON problem.
         problem: Bytes,
+    },
+    /// The item's bytes are to be read from another site; the stream goes on. Only sent to whoever asked for it.
+    Away {
+        /// The item.
+        item: u32,
+        /// Which of the places that this stream names: 0, 1, 2, … in the order in which they come up.
+        place: u64,
+        /// JSON: the place, where it comes up for the first time; else empty.
+        info: Bytes,
     },
     /// The stream ends here, since something is wrong.
     Error {

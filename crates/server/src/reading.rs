@@ -33,6 +33,8 @@ const TREE_CACHE_BYTES: u64 = 128 << 20;
 const MAX_TREE: ByteCount = ByteCount::gib(2);
 /// For how long a site that failed comes last.
 const AVOID_FOR: Duration = Duration::from_secs(60);
+/// The distance of a site that can be dialled, and did not fail lately.
+const DIALABLE: u8 = 1;
 
 #[derive(Clone)]
 struct TreeWeight;
@@ -143,6 +145,35 @@ impl Reader {
     /// - `Integrity` if the only copies are known to be damaged or lost.
     /// - `SiteUnavailable` if the only copies are at sites that cannot be reached, or not on behalf of another site.
     pub async fn source(&self, version: OpenVersion, reach: &Reach) -> Result<Source> {
+        let copies = self.copies(&version, reach).await?;
+        let tree = self.tree(&version, &copies).await?;
+        Ok(Source { version, copies, tree })
+    }
+
+    /// Returns the site to which a client is sent for a version, none of those that are called `not`: the first one with
+    /// a good copy that can be dialled and did not fail in the last minute. Nothing if a copy can be read here.
+    pub async fn elsewhere(
+        &self,
+        version: &OpenVersion,
+        reach: &Reach,
+        not: &[String],
+    ) -> Option<Arc<Member>> {
+        let copies = self.copies(version, reach).await.ok()?;
+        copies.first()?.site()?;
+        copies.into_iter().find_map(|copy| match &copy.place {
+            Place::Site { member, .. }
+                if copy.replica.state == ReplicaState::Good
+                    && self.distance(&copy.place) == DIALABLE
+                    && !not.contains(&member.name) =>
+            {
+                Some(member.clone())
+            }
+            _ => None,
+        })
+    }
+
+    /// Returns the copies of a version in the order in which they are tried; at least one.
+    async fn copies(&self, version: &OpenVersion, reach: &Reach) -> Result<Vec<Copy>> {
         let mut copies = Vec::new();
         let mut last = None;
         for replica in version.replicas.iter().filter(|replica| replica.state.is_readable()) {
@@ -154,13 +185,12 @@ impl Reader {
         if copies.is_empty() {
             return Err(match last {
                 Some(error) => error.with_path(&version.path),
-                None => unreadable(&version),
+                None => unreadable(version),
             });
         }
         // A copy that was hashed before one that was not.
         copies.sort_by_key(|copy| (self.distance(&copy.place), copy.replica.state != ReplicaState::Good));
-        let tree = self.tree(&version, &copies).await?;
-        Ok(Source { version, copies, tree })
+        Ok(copies)
     }
 
     async fn place(&self, replica: &Replica, reach: &Reach) -> Result<Place> {
@@ -182,7 +212,7 @@ impl Reader {
         let failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
         match failed.get(&member.id) {
             Some(at) if at.elapsed() < AVOID_FOR => 3,
-            _ if member.is_dialable => 1,
+            _ if member.is_dialable => DIALABLE,
             _ => 2,
         }
     }

@@ -13,10 +13,11 @@ use tokio::task::JoinSet;
 
 use super::{Wanted, lock};
 use crate::client::Client;
+use crate::elsewhere::{Opened, Place, Way};
 use crate::error::{Error, ErrorKind};
 use crate::local::PartFile;
 use crate::progress::{Active, Progress};
-use crate::pull::{FrameStream, parse_problem};
+use crate::pull::parse_problem;
 use crate::read::verify;
 use crate::upload::blocking;
 
@@ -27,6 +28,7 @@ const QUEUED_GROUPS: usize = 6;
 
 struct Shared {
     client: Client,
+    way: Way,
     operation: String,
     wanted: Wanted,
     /// Absent for an object that was not hashed yet: then only the transport is checked.
@@ -66,6 +68,7 @@ pub(super) async fn get(
     active.moved(size.0 - received.missing().total().0);
     let shared = Arc::new(Shared {
         client: client.clone(),
+        way: Way::new(client),
         operation,
         wanted: wanted.clone(),
         tree,
@@ -155,15 +158,35 @@ fn plan(shared: &Shared, missing: &RangeSet) -> usize {
     shared.client.streams().min(segments.len())
 }
 
-/// One request. Frames are read here and verified and written on a thread of their own.
+/// Brings a segment; if that fails at another site, what is missing of it through the one that was asked.
 async fn stream(shared: &Arc<Shared>, segment: ByteRange) -> crate::Result<()> {
+    let mut ranges = vec![segment];
+    loop {
+        let (place, outcome) = stream_once(shared, ranges).await;
+        match outcome {
+            Err(error) if shared.way.failed(place.as_ref(), &error) => {}
+            outcome => return outcome,
+        }
+        let missing = lock(&shared.received).missing();
+        ranges = missing.iter().filter_map(|range| range.intersect(segment)).collect();
+        if ranges.is_empty() {
+            return Ok(());
+        }
+    }
+}
+
+/// One request, and the place that answered it. Frames are read here, and verified and written on a thread of their own.
+async fn stream_once(shared: &Arc<Shared>, ranges: Vec<ByteRange>) -> (Option<Place>, crate::Result<()>) {
     let item = PullItem {
         path: shared.wanted.path.clone(),
         version: Some(shared.wanted.content.version),
         space: None,
-        ranges: Some(vec![segment]),
+        ranges: Some(ranges),
     };
-    let mut frames = FrameStream::open(&shared.client, &shared.operation, vec![item]).await?;
+    let Opened { mut frames, place } = match shared.way.open(&shared.operation, item).await {
+        Ok(opened) => opened,
+        Err(error) => return (None, Err(error)),
+    };
     let (groups, queue) = mpsc::channel(QUEUED_GROUPS);
     let writer = tokio::task::spawn_blocking({
         let shared = shared.clone();
@@ -188,7 +211,7 @@ async fn stream(shared: &Arc<Shared>, segment: ByteRange) -> crate::Result<()> {
     let written = writer.await.unwrap_or_else(|error| {
         Err(Error::new(ErrorKind::Local, ErrorCode::Internal, &shared.operation, error.to_string()))
     });
-    written.and(read)
+    (place, written.and(read))
 }
 
 fn write(shared: &Shared, mut queue: mpsc::Receiver<DataFrame>) -> crate::Result<()> {

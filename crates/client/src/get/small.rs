@@ -1,5 +1,6 @@
 //! Many small objects in one stream.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use percale_api::uploads::PullItem;
@@ -10,6 +11,7 @@ use tokio::sync::mpsc;
 
 use super::Wanted;
 use crate::client::Client;
+use crate::elsewhere::Places;
 use crate::error::{Error, ErrorKind, Retry};
 use crate::local::PartFile;
 use crate::progress::Progress;
@@ -24,14 +26,16 @@ pub(super) async fn get(client: &Client, batch: Vec<Wanted>, progress: &Arc<Prog
     let batch = Arc::new(batch);
     let mut attempts = client.attempts();
     let mut results: Vec<Option<Item>> = batch.iter().map(|_| None).collect();
+    let mut follow = true;
     loop {
         let open: Arc<[usize]> = (0..batch.len()).filter(|at| results[*at].is_none()).collect();
         if open.is_empty() {
             break;
         }
         let before = open.len();
-        let (outcomes, mut fault) = get_once(client, &batch, &open, progress).await;
-        for (at, outcome) in outcomes {
+        let Asked { outcomes, away, mut fault, .. } = ask(client, follow, &batch, &open, progress).await;
+        let is_away = !away.is_empty();
+        for (at, outcome) in get_elsewhere(client, away, &batch, progress).await.into_iter().chain(outcomes) {
             match outcome {
                 Ok(()) => results[at] = Some(batch[at].done()),
                 Err(error) if error.retry() == Retry::Temporary => fault = Some(error),
@@ -44,6 +48,11 @@ pub(super) async fn get(client: &Client, batch: Vec<Wanted>, progress: &Arc<Prog
         }
         if left < before {
             attempts.progressed();
+        }
+        if is_away {
+            // What did not come from where it is comes through the site that was asked.
+            follow = false;
+            continue;
         }
         let fault = fault.unwrap_or_else(|| {
             let detail = "the site did not send all that was asked for";
@@ -68,13 +77,67 @@ pub(super) async fn get(client: &Client, batch: Vec<Wanted>, progress: &Arc<Prog
 
 type Outcomes = Vec<(usize, Result<(), Error>)>;
 
-/// Asks once. Returns what became of each object that was dealt with, and what ended the stream early.
-async fn get_once(
+/// What one request came to.
+#[derive(Default)]
+struct Asked {
+    /// What became of each object that was dealt with.
+    outcomes: Outcomes,
+    /// Objects that are elsewhere.
+    away: Away,
+    /// Whether the request was answered.
+    is_answered: bool,
+    /// What ended the stream early.
+    fault: Option<Error>,
+}
+
+/// Objects, by their place.
+#[derive(Default)]
+struct Away {
+    places: Places,
+    items: BTreeMap<usize, Vec<usize>>,
+}
+
+impl Away {
+    fn is_empty(&self) -> bool {
+        self.items.is_empty()
+    }
+}
+
+/// Asks the places where objects are. Returns what became of those that are dealt with for good.
+async fn get_elsewhere(
     client: &Client,
+    away: Away,
+    batch: &Arc<Vec<Wanted>>,
+    progress: &Arc<Progress>,
+) -> Outcomes {
+    let mut done = Outcomes::new();
+    let Some(elsewhere) = client.elsewhere() else { return done };
+    for (number, items) in away.items {
+        let Some(place) = away.places.get(number) else { continue };
+        let asked = ask(&place.client, false, batch, &items.into(), progress).await;
+        for (at, outcome) in asked.outcomes {
+            if !outcome.as_ref().is_err_and(|error| elsewhere.failed(place, error)) {
+                done.push((at, outcome));
+            }
+        }
+        match asked.fault {
+            Some(error) if asked.is_answered => drop(elsewhere.failed(place, &error)),
+            Some(error) => elsewhere.refused(place, &error),
+            None => {}
+        }
+    }
+    done
+}
+
+/// Asks once.
+async fn ask(
+    client: &Client,
+    follow: bool,
     batch: &Arc<Vec<Wanted>>,
     open: &Arc<[usize]>,
     progress: &Arc<Progress>,
-) -> (Outcomes, Option<Error>) {
+) -> Asked {
+    let mut asked = Asked::default();
     let operation = match &**open {
         [only] => format!("get {}", batch[*only].path),
         several => format!("get {} objects", several.len()),
@@ -83,10 +146,11 @@ async fn get_once(
         let Wanted { path, content, .. } = &batch[*at];
         PullItem { path: path.clone(), version: Some(content.version), space: None, ranges: None }
     });
-    let mut frames = match FrameStream::open(client, &operation, items.collect()).await {
+    let mut frames = match FrameStream::open_where(client, &operation, items.collect(), follow).await {
         Ok(frames) => frames,
-        Err(error) => return (Vec::new(), Some(error)),
+        Err(error) => return Asked { fault: Some(error), ..asked },
     };
+    asked.is_answered = true;
     let (sender, queue) = mpsc::channel(QUEUED_FRAMES);
     let writer = tokio::task::spawn_blocking({
         let (batch, open, progress) = (batch.clone(), open.clone(), progress.clone());
@@ -95,8 +159,17 @@ async fn get_once(
                 .run(queue)
         }
     });
-    let fault = loop {
+    asked.fault = loop {
         match frames.next().await {
+            Ok(Some(Frame::Away { item, place, info })) => {
+                let (Some(at), Some(elsewhere)) = (open.get(item as usize), client.elsewhere()) else {
+                    continue;
+                };
+                match asked.away.places.take(elsewhere, &operation, place, &info) {
+                    Ok(number) => asked.away.items.entry(number).or_default().push(*at),
+                    Err(error) => break Some(error),
+                }
+            }
             Ok(Some(frame)) => {
                 if sender.send(frame).await.is_err() {
                     break None;
@@ -107,7 +180,8 @@ async fn get_once(
         }
     };
     drop(sender);
-    (writer.await.unwrap_or_default(), fault)
+    asked.outcomes = writer.await.unwrap_or_default();
+    asked
 }
 
 /// Verifies and writes, one object after the other.
@@ -121,9 +195,25 @@ struct Writer<'a> {
 
 struct Current {
     item: u32,
-    file: PartFile,
+    /// Opened once there is something to write.
+    file: Option<PartFile>,
     hashes: Vec<GroupHash>,
     moved: u64,
+}
+
+impl Current {
+    fn file(&mut self, wanted: &Wanted) -> Result<&PartFile, Error> {
+        Ok(match &mut self.file {
+            Some(file) => file,
+            file => file.insert(PartFile::open(&wanted.local, wanted.content.size)?),
+        })
+    }
+
+    fn discard(self) {
+        if let Some(file) = self.file {
+            file.discard();
+        }
+    }
 }
 
 impl Writer<'_> {
@@ -143,7 +233,7 @@ impl Writer<'_> {
                     let operation = self.wanted(item).map(|wanted| format!("get {}", wanted.path));
                     (item, Err(parse_problem(&operation.unwrap_or_default(), &problem)))
                 }
-                Frame::Error { .. } | Frame::End { .. } => continue,
+                Frame::Away { .. } | Frame::Error { .. } | Frame::End { .. } => continue,
             };
             if let Err(error) = result {
                 self.end(item, Err(error));
@@ -151,7 +241,7 @@ impl Writer<'_> {
         }
         if let Some(current) = self.current.take() {
             self.progress.retract(current.moved);
-            current.file.discard();
+            current.discard();
         }
         self.outcomes
     }
@@ -165,7 +255,7 @@ impl Writer<'_> {
             if outcome.is_err() {
                 self.progress.retract(current.moved);
             }
-            current.file.discard();
+            current.discard();
         }
         if let Some(at) = self.open.get(item as usize) {
             self.outcomes.push((*at, outcome));
@@ -184,9 +274,8 @@ impl Writer<'_> {
             let detail = format!("version {} of {} was sent instead", pulled.version, pulled.path);
             return Err(Error::new(ErrorKind::Protocol, ErrorCode::Internal, operation, detail));
         }
-        let file = PartFile::open(&wanted.local, wanted.content.size)?;
-        if let Some(left) = self.current.replace(Current { item, file, hashes: Vec::new(), moved: 0 }) {
-            left.file.discard();
+        if let Some(left) = self.current.replace(Current { item, file: None, hashes: Vec::new(), moved: 0 }) {
+            left.discard();
         }
         Ok(())
     }
@@ -206,7 +295,7 @@ impl Writer<'_> {
         data.verify().map_err(|error| {
             Error::new(ErrorKind::Integrity, ErrorCode::Integrity, operation(), error.to_string())
         })?;
-        current.file.write(data.offset, &data.bytes)?;
+        current.file(&wanted)?.write(data.offset, &data.bytes)?;
         current.hashes.push(data.hash);
         current.moved += data.bytes.len() as u64;
         self.progress.moved(data.bytes.len() as u64);
@@ -216,10 +305,14 @@ impl Writer<'_> {
     /// Returns whether the object was the current one and is complete now.
     fn finish(&mut self, item: u32) -> Result<bool, Error> {
         let Some(wanted) = self.wanted(item).cloned() else { return Ok(false) };
-        let Some(current) = self.current.take_if(|current| current.item == item) else { return Ok(false) };
+        let Some(mut current) = self.current.take_if(|current| current.item == item) else {
+            return Ok(false);
+        };
         let operation = format!("get {}", wanted.path);
         let size = percale_core::ByteCount(wanted.content.size);
+        current.file(&wanted)?;
         let Current { file, mut hashes, moved, .. } = current;
+        let Some(file) = file else { return Ok(false) };
         if hashes.is_empty() && size.0 == 0 && group_count(size) == 1 {
             hashes.push(percale_core::tree::hash_group(size, 0, &[]));
         }

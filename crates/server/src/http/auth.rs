@@ -209,7 +209,7 @@ pub(crate) fn delegated_here(app: &AppState, text: &str) -> Result<(Arc<Member>,
 }
 
 /// Looks up who signed a text, and lets `verify` check it by that site's keys.
-fn signed<T>(
+pub(super) fn signed<T>(
     app: &AppState,
     text: &str,
     verify: impl FnOnce(&Signatory<'_>, &Clock) -> Result<T, SignedError>,
@@ -226,7 +226,7 @@ fn signed<T>(
 }
 
 /// Returns a field that may be there at most once.
-fn one_field<'a>(parts: &'a Parts, name: &'static str) -> Result<Option<&'a str>> {
+pub(super) fn one_field<'a>(parts: &'a Parts, name: &'static str) -> Result<Option<&'a str>> {
     let refuse = |why: &str| ApiError::new(ErrorCode::TokenInvalid, format!("cannot read {name}: {why}"));
     let mut values = parts.headers.get_all(name).iter();
     let Some(value) = values.next() else { return Ok(None) };

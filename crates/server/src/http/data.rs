@@ -12,12 +12,15 @@ use percale_core::digest::{Algorithm, Digest, Hasher};
 use percale_core::ids::VersionId;
 use percale_core::{ByteCount, ByteRange, ErrorCode, ObjectPath};
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::auth::Session;
 use super::extract::{NamespacePath, Query};
+use super::redirect;
+use super::ticket::Reading;
 use crate::reading::Source;
 use crate::{ApiError, AppState, Result};
 
@@ -36,6 +39,24 @@ pub struct VersionQuery {
     version: Option<VersionId>,
 }
 
+/// Which version is wanted, and what another site put into the address when it sent the client here.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct ContentQuery {
+    /// The version; the current one if absent.
+    #[param(value_type = Option<u64>)]
+    version: Option<VersionId>,
+    /// The ticket of the site that sent the client here; it is part of the address that it gave.
+    #[serde(rename = "ticket")]
+    #[param(value_type = Option<String>)]
+    _ticket: Option<IgnoredAny>,
+    /// What this site is to have seen, also part of that address.
+    #[serde(rename = "position")]
+    #[param(value_type = Option<String>)]
+    _position: Option<IgnoredAny>,
+}
+
 /// Returns the entity tag of a version: its root, or its id while nobody hashed it.
 pub fn etag(version: VersionId, root: Option<percale_core::tree::RootHash>) -> String {
     match root {
@@ -49,26 +70,28 @@ pub fn etag(version: VersionId, root: Option<percale_core::tree::RootHash>) -> S
 /// Every group of 1 MiB is verified before it is sent; damage ends the body early, and is never sent.
 #[utoipa::path(
     get, path = "/v1/data/{*path}", tag = "data",
-    params(("path" = String, Path, description = "path of the object"), VersionQuery),
+    params(("path" = String, Path, description = "path of the object"), ContentQuery),
     responses(
         (status = 200, description = "the content", content_type = "application/octet-stream", body = Vec<u8>),
         (status = 206, description = "the range that was asked for", content_type = "application/octet-stream", body = Vec<u8>),
         (status = 304, description = "the client has it already"),
+        (status = 307, description = "a site that has the content; only to clients that say `Percale-Redirect: follow`"),
         (status = "default", description = "a problem", body = Problem, content_type = "application/problem+json"),
     )
 )]
 async fn get_data(
     State(app): State<AppState>,
-    session: Session,
+    reading: Reading,
     NamespacePath(path): NamespacePath,
-    Query(query): Query<VersionQuery>,
+    Query(query): Query<ContentQuery>,
     headers: HeaderMap,
 ) -> Result<Response> {
-    let answer = prepare_get(&app, &session, &path, query.version, &headers).await?;
+    let answer = prepare_get(&app, &reading, &path, query.version, &headers).await?;
     let (source, range, response) = match answer {
         Get::Head(response) => return Ok(response),
         Get::Body { source, range, response } => (source, range, response),
     };
+    reading.begin_body()?;
     let read = app.reader.read(source, range).await?;
     let body = stream::try_unfold(read, |mut read| async move {
         Ok::<_, ApiError>(read.next().await?.map(|bytes| (bytes, read)))
@@ -79,22 +102,23 @@ async fn get_data(
 /// What GET would answer, without the content.
 #[utoipa::path(
     head, path = "/v1/data/{*path}", tag = "data",
-    params(("path" = String, Path, description = "path of the object"), VersionQuery),
+    params(("path" = String, Path, description = "path of the object"), ContentQuery),
     responses(
         (status = 200, description = "size, entity tag, digests"),
         (status = 206, description = "the range that was asked for"),
         (status = 304, description = "the client has it already"),
+        (status = 307, description = "a site that has the content; only to clients that say `Percale-Redirect: follow`"),
         (status = "default", description = "a problem; HEAD has no body"),
     )
 )]
 async fn head_data(
     State(app): State<AppState>,
-    session: Session,
+    reading: Reading,
     NamespacePath(path): NamespacePath,
-    Query(query): Query<VersionQuery>,
+    Query(query): Query<ContentQuery>,
     headers: HeaderMap,
 ) -> Result<Response> {
-    Ok(match prepare_get(&app, &session, &path, query.version, &headers).await? {
+    Ok(match prepare_get(&app, &reading, &path, query.version, &headers).await? {
         Get::Head(response) => response,
         Get::Body { response, .. } => response.map(|()| axum::body::Body::empty()).into_response(),
     })
@@ -107,14 +131,15 @@ enum Get {
 
 async fn prepare_get(
     app: &AppState,
-    session: &Session,
+    reading: &Reading,
     path: &ObjectPath,
     version: Option<VersionId>,
     headers: &HeaderMap,
 ) -> Result<Get> {
+    let version = reading.wanted(path, version)?;
     let open = app
         .catalog
-        .open_object(&session.caller, path, version)
+        .open_object(&reading.session.caller, path, version)
         .await
         .map_err(|error| ApiError::from(error).with_path(path))?;
     let tag = etag(open.version, open.root);
@@ -126,6 +151,7 @@ async fn prepare_get(
     if matches(&header::IF_NONE_MATCH) == Some(true) {
         let mut response = StatusCode::NOT_MODIFIED.into_response();
         insert(response.headers_mut(), header::ETAG, &tag);
+        reading.mark(response.headers_mut());
         return Ok(Get::Head(response));
     }
 
@@ -145,9 +171,15 @@ async fn prepare_get(
         Some(Wanted::Whole) | None => None,
     };
 
+    let sent = range.unwrap_or(ByteRange::whole(size));
+    reading.check(&open, &[sent])?;
+    if let Some(response) = redirect::answer(app, reading, headers, &open).await {
+        return Ok(Get::Head(response));
+    }
+
     let (position, root, mtime) = (open.position, open.root, open.mtime.unwrap_or(open.modified));
     let version = open.version;
-    let source = Arc::new(app.reader.source(open, &session.reach()).await?);
+    let source = Arc::new(app.reader.source(open, &reading.session.reach()).await?);
     let mut response = http::Response::new(());
     let fields_out = response.headers_mut();
     insert(fields_out, header::ETAG, &tag);
@@ -162,7 +194,7 @@ async fn prepare_get(
         insert(fields_out, HeaderName::from_static(fields::ROOT), &root.to_string());
     }
     add_digests(app, &source, headers, fields_out).await?;
-    let sent = range.unwrap_or(ByteRange::whole(size));
+    reading.mark(fields_out);
     insert(fields_out, header::CONTENT_LENGTH, &sent.len().to_string());
     if range.is_some() {
         // A satisfiable range has at least one byte.

@@ -4,6 +4,7 @@
 //! site's follower, and goes to the home if that takes too long. What a site asks that cannot reach another one is passed
 //! on as it is. A request is forwarded once.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,6 +24,7 @@ use percale_federation::{Acting, Member, follow};
 
 use super::auth::Session;
 use super::extract::{parse_json, read_json};
+use super::ticket;
 use crate::app::system_caller;
 use crate::listener::PeerKey;
 use crate::{ApiError, AppState, Result};
@@ -42,9 +44,10 @@ async fn answer(app: &AppState, request: Request, next: Next) -> Result<Response
     if request.headers().contains_key(fields::TO) {
         return relay(app, request).await;
     }
-    if request.extensions().get::<PeerKey>().is_some() {
-        // It speaks of what its follower has seen, and this one may be behind.
-        if let Some(position) = asked_position(request.headers())? {
+    let is_sent = ticket::is_brought(request.headers(), request.uri());
+    if is_sent || request.extensions().get::<PeerKey>().is_some() {
+        // A site speaks of what its follower has seen, and this one may be behind.
+        if let Some(position) = asked_position(request.headers(), request.uri())? {
             drop(follow::caught_up(&app.fabric, position, CATCH_UP).await);
         }
         return Ok(next.run(request).await);
@@ -125,9 +128,13 @@ pub(crate) async fn home_of(app: &AppState, space: &SpaceName) -> Result<Option<
 }
 
 /// Returns the position that a request must see.
-fn asked_position(headers: &HeaderMap) -> Result<Option<Position>> {
-    let Some(text) = headers.get(fields::POSITION) else { return Ok(None) };
-    let position = text.to_str().ok().and_then(|text| text.parse().ok());
+fn asked_position(headers: &HeaderMap, uri: &Uri) -> Result<Option<Position>> {
+    let text = match headers.get(fields::POSITION) {
+        Some(field) => Some(Cow::from(field.to_str().unwrap_or_default())),
+        None => ticket::position_in(uri),
+    };
+    let Some(text) = text else { return Ok(None) };
+    let position = text.parse().ok();
     position
         .map(Some)
         .ok_or_else(|| ApiError::invalid(format!("cannot read {}: it is no position", fields::POSITION)))
@@ -136,7 +143,7 @@ fn asked_position(headers: &HeaderMap) -> Result<Option<Position>> {
 /// Waits for this site's follower if a read names a position that it has not reached; tells whom to ask if it does not
 /// get there.
 async fn must_ask_home(app: &AppState, parts: &Parts) -> Result<Option<Arc<Member>>> {
-    match asked_position(&parts.headers)? {
+    match asked_position(&parts.headers, &parts.uri)? {
         Some(position) => Ok(follow::caught_up(&app.fabric, position, CATCH_UP).await?),
         None => Ok(None),
     }

@@ -1,35 +1,29 @@
-//! Many objects in one stream: `/v1/frames/push` and `/v1/frames/pull` (`docs/design/frames.md`).
+//! Many objects into the fabric in one stream: `/v1/frames/push` (`docs/design/frames.md`).
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use axum::body::Body;
 use axum::extract::{Request, State};
-use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
-use futures::{StreamExt, TryStreamExt, stream};
-use http::{HeaderValue, header};
-use percale_api::uploads::{ItemDone, Pull, PullItem, PulledItem, PushItem, PushResult, PushResults};
-use percale_api::{Problem, media};
-use percale_catalog::OpenVersion;
+use futures::{StreamExt, TryStreamExt};
+use percale_api::Problem;
+use percale_api::uploads::{ItemDone, PushItem, PushResult, PushResults};
 use percale_core::access::{Caller, Permission};
-use percale_core::ids::{SpaceId, VersionId};
 use percale_core::path::SpaceName;
-use percale_core::tree::{GROUP_SIZE, HashTree, group_count, hash_group};
-use percale_core::{ByteCount, ByteRange, ErrorCode, ObjectPath};
-use percale_mover::{DataFrame, Decoder, Encoder, Frame, FrameError, ReceivedGroups};
+use percale_core::tree::{HashTree, group_count};
+use percale_core::{ByteCount, ErrorCode, ObjectPath};
+use percale_mover::{DataFrame, Decoder, Frame, FrameError, ReceivedGroups};
 use percale_store::{SmallFile, Stage, StageOptions};
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::auth::{Auth, Session};
+use super::auth::Auth;
 use super::extract::{Json, body_error, drain, parse_json};
 use super::put::committed_body;
 use super::uploads::require_frames;
 use crate::publish::{MAX_BATCH, NewObject, StagedContent, key_for_stage};
-use crate::reading::{Piece, Reach, Source};
 use crate::stores::OpenStore;
 use crate::upload::space_of;
 use crate::{ApiError, AppState, Result};
@@ -38,14 +32,10 @@ use crate::{ApiError, AppState, Result};
 const BATCH_BYTES: u64 = 32 << 20;
 /// Batches of one stream that are on their way while the next arrives.
 const BATCHES: usize = 2;
-/// Pieces of a pull that wait for the network.
-const PULL_QUEUE: usize = 8;
-/// Small objects of a pull that are read side by side.
-const PULL_READS: usize = 8;
 
 /// The routes of this file.
 pub fn routes() -> OpenApiRouter<AppState> {
-    OpenApiRouter::new().routes(routes!(push)).routes(routes!(pull))
+    OpenApiRouter::new().routes(routes!(push))
 }
 
 /// Writes many whole objects.
@@ -155,6 +145,7 @@ impl Push {
                 ErrorCode::UploadIncomplete,
                 "the sender gave up in the middle of the stream",
             )),
+            Frame::Away { .. } => Err(ApiError::invalid("what is pushed is sent here, not named elsewhere")),
             Frame::End { .. } => Ok(()),
         }
     }
@@ -408,214 +399,4 @@ async fn publish_in(
     });
     let missing = || Err(ApiError::internal("an object ended without a result"));
     Ok(results.into_iter().map(|result| result.or_else(|| outcomes.next()).unwrap_or_else(missing)).collect())
-}
-
-/// Reads many objects, or parts of them.
-///
-/// The answer is a stream of frames: each item announced, its groups, its end. Items that cannot be read come as FAIL
-/// with a problem, and the stream goes on.
-#[utoipa::path(
-    post, path = "/v1/frames/pull", tag = "data", request_body = Pull,
-    responses(
-        (status = 200, description = "the frames", content_type = "application/vnd.percale.frames", body = Vec<u8>),
-        (status = "default", description = "a problem", body = Problem, content_type = "application/problem+json"),
-    )
-)]
-async fn pull(State(app): State<AppState>, session: Session, Json(wanted): Json<Pull>) -> Result<Response> {
-    if wanted.items.len() > percale_mover::frames::MAX_ITEMS as usize {
-        let detail = format!("at most {} items in one stream", percale_mover::frames::MAX_ITEMS);
-        return Err(ApiError::new(ErrorCode::PayloadTooLarge, detail));
-    }
-    let (sender, receiver) = mpsc::channel(PULL_QUEUE);
-    // Ends when everything was sent, or when the client goes away and the receiver with it.
-    tokio::spawn(async move {
-        let mut out = Sending { encoder: Encoder::new(), sender };
-        let _ = send_all(&app, &session, wanted.items, &mut out).await;
-    });
-    let body = stream::unfold(receiver, |mut receiver| async move {
-        let piece: Bytes = receiver.recv().await?;
-        Some((Ok::<_, std::convert::Infallible>(piece), receiver))
-    });
-    let mut response = Body::from_stream(body).into_response();
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(media::FRAMES));
-    Ok(response)
-}
-
-struct Sending {
-    encoder: Encoder,
-    sender: mpsc::Sender<Bytes>,
-}
-
-/// The client went away.
-struct Gone;
-
-impl Sending {
-    async fn send(&mut self) -> Result<(), Gone> {
-        while let Some(piece) = self.encoder.next() {
-            self.sender.send(piece).await.map_err(|_| Gone)?;
-        }
-        Ok(())
-    }
-}
-
-/// A small object read whole, or the source of a large one.
-enum Fetched {
-    Whole(Box<OpenVersion>, Piece),
-    Ranges(Arc<Source>, Vec<ByteRange>),
-}
-
-async fn send_all(
-    app: &AppState,
-    session: &Session,
-    items: Vec<PullItem>,
-    out: &mut Sending,
-) -> Result<(), Gone> {
-    for chunk in items.chunks(MAX_BATCH) {
-        let opened = open_all(app, &session.caller, chunk).await;
-        let reach = session.reach();
-        let wanted: Vec<_> = chunk.iter().map(|item| item.ranges.clone()).zip(opened).collect();
-        let mut fetched = stream::iter(wanted)
-            .map(|(ranges, opened)| fetch(app.clone(), reach.clone(), ranges, opened))
-            .buffered(PULL_READS);
-        let mut at = 0;
-        while let Some(one) = fetched.next().await {
-            let path = &chunk[at].path;
-            at += 1;
-            match one {
-                Ok(Fetched::Whole(version, piece)) => {
-                    let item = announce(out, &version);
-                    let hash = hash_group(version.size, 0, &piece.bytes);
-                    out.encoder.data(item, 0, hash, piece.bytes);
-                    done(out, item, &version, true);
-                }
-                Ok(Fetched::Ranges(source, ranges)) => {
-                    let item = announce(out, &source.version);
-                    let is_whole =
-                        ranges.iter().map(|range| range.len()).sum::<u64>() == source.version.size.0;
-                    match send_ranges(app, &source, ranges, item, out).await? {
-                        Ok(()) => done(out, item, &source.version, is_whole),
-                        Err(error) => fail(out, item, &error),
-                    }
-                }
-                Err(error) => {
-                    let info = serde_json::json!({"path": path, "version": 0});
-                    let item = out.encoder.item(ByteCount::ZERO, info.to_string().as_bytes());
-                    fail(out, item, &error);
-                }
-            }
-            out.send().await?;
-        }
-    }
-    out.encoder.end();
-    out.send().await
-}
-
-async fn open_all(app: &AppState, caller: &Caller, items: &[PullItem]) -> Vec<Result<OpenVersion>> {
-    let by_path = items.iter().filter(|item| by_id(item).is_none());
-    let paths: Vec<_> = by_path.map(|item| item.path.clone()).collect();
-    let mut current = app.catalog.open_many(caller, &paths).await.into_iter();
-    let mut opened = Vec::with_capacity(items.len());
-    for item in items {
-        let found = match by_id(item) {
-            Some((space, version)) => app.catalog.open_by_id(caller, space, version).await,
-            None => match (current.next(), item.version) {
-                (Some(Ok(current)), Some(wanted)) if current.version != wanted => {
-                    app.catalog.open_object(caller, &item.path, Some(wanted)).await
-                }
-                (Some(current), _) => current,
-                (None, wanted) => app.catalog.open_object(caller, &item.path, wanted).await,
-            },
-        };
-        opened.push(found.map_err(|error| ApiError::from(error).with_path(&item.path)));
-    }
-    opened
-}
-
-/// Returns what names a version wherever its object is.
-fn by_id(item: &PullItem) -> Option<(SpaceId, VersionId)> {
-    item.space.zip(item.version)
-}
-
-async fn fetch(
-    app: AppState,
-    reach: Reach,
-    ranges: Option<Vec<ByteRange>>,
-    opened: Result<OpenVersion>,
-) -> Result<Fetched> {
-    let version = opened?;
-    let size = version.size;
-    let source = Arc::new(app.reader.source(version, &reach).await?);
-    if group_count(size) == 1 {
-        let mut read = app.reader.read(source.clone(), ByteRange::whole(size)).await?;
-        let piece = match read.next_piece().await? {
-            Some(piece) => piece,
-            None => Piece { offset: 0, bytes: Bytes::new() },
-        };
-        return Ok(Fetched::Whole(Box::new(source.version.clone()), piece));
-    }
-    let whole = ByteRange::whole(size);
-    let ranges = match ranges {
-        None => vec![whole],
-        // Widened to groups and joined, so that no group is sent twice.
-        Some(ranges) => {
-            let wanted = ranges.into_iter().filter_map(|range| range.intersect(whole));
-            let widened: percale_core::range::RangeSet =
-                wanted.map(|range| range.align_out(GROUP_SIZE, size)).collect();
-            widened.iter().collect()
-        }
-    };
-    Ok(Fetched::Ranges(source, ranges))
-}
-
-async fn send_ranges(
-    app: &AppState,
-    source: &Arc<Source>,
-    ranges: Vec<ByteRange>,
-    item: u32,
-    out: &mut Sending,
-) -> Result<Result<()>, Gone> {
-    for range in ranges {
-        let mut read = match app.reader.read(source.clone(), range).await {
-            Ok(read) => read,
-            Err(error) => return Ok(Err(error)),
-        };
-        loop {
-            let Piece { offset, bytes } = match read.next_piece().await {
-                Ok(Some(piece)) if piece.offset < range.end() => piece,
-                Ok(_) => break,
-                Err(error) => return Ok(Err(error)),
-            };
-            let group = offset / GROUP_SIZE;
-            let known = source
-                .tree
-                .as_ref()
-                .and_then(|tree| tree.groups().get(usize::try_from(group).ok()?).copied());
-            let hash = known.unwrap_or_else(|| hash_group(source.version.size, group, &bytes));
-            out.encoder.data(item, offset, hash, bytes);
-            out.send().await?;
-        }
-    }
-    Ok(Ok(()))
-}
-
-fn announce(out: &mut Sending, version: &OpenVersion) -> u32 {
-    let info = PulledItem {
-        path: version.path.clone(),
-        version: version.version,
-        root: version.root,
-        mtime: version.mtime.or(Some(version.modified)),
-    };
-    out.encoder.item(version.size, &json(&info))
-}
-
-fn done(out: &mut Sending, item: u32, version: &OpenVersion, is_whole: bool) {
-    out.encoder.done(item, &json(&ItemDone { root: version.root.filter(|_| is_whole) }));
-}
-
-fn fail(out: &mut Sending, item: u32, error: &ApiError) {
-    out.encoder.fail(item, &json(&error.to_problem()));
-}
-
-fn json(value: &impl serde::Serialize) -> Vec<u8> {
-    serde_json::to_vec(value).unwrap_or_else(|_| b"{}".to_vec())
 }

@@ -15,12 +15,15 @@ pub mod observe;
 pub mod openapi;
 mod paging;
 mod peer;
+pub mod pull;
 pub mod put;
+mod redirect;
 mod site;
 mod sites;
 mod spaces;
 mod stores;
 mod tasks;
+mod ticket;
 mod tokens;
 pub mod uploads;
 
@@ -55,6 +58,7 @@ pub(crate) fn routes() -> OpenApiRouter<AppState> {
         .merge(put::routes())
         .merge(uploads::routes())
         .merge(frames::routes())
+        .merge(pull::routes())
         .merge(tasks::routes())
         .merge(events::routes())
 }

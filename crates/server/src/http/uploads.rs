@@ -178,7 +178,7 @@ where
                         format!("an upload takes one item, of the {} that were announced", session.size());
                     return Err(ApiError::invalid(detail).with_path(session.path()));
                 }
-                Frame::Error { .. } | Frame::Fail { .. } => {
+                Frame::Error { .. } | Frame::Fail { .. } | Frame::Away { .. } => {
                     let detail = "the sender gave up in the middle of the stream";
                     return Err(ApiError::new(ErrorCode::UploadIncomplete, detail).with_path(session.path()));
                 }

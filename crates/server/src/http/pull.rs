@@ -1,0 +1,288 @@
+//! Many objects, or parts of them, out of the fabric in one stream: `/v1/frames/pull` (`docs/design/frames.md`).
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use futures::{StreamExt, stream};
+use http::{HeaderMap, HeaderValue, header};
+use percale_api::away::Follow;
+use percale_api::uploads::{ItemDone, Pull, PullItem, PulledItem};
+use percale_api::{Problem, media};
+use percale_catalog::OpenVersion;
+use percale_core::ids::{SpaceId, VersionId};
+use percale_core::range::RangeSet;
+use percale_core::tree::{GROUP_SIZE, group_count, hash_group};
+use percale_core::{ByteCount, ByteRange, ErrorCode};
+use percale_mover::Encoder;
+use tokio::sync::mpsc;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::extract::Json;
+use super::redirect;
+use super::ticket::Reading;
+use crate::publish::MAX_BATCH;
+use crate::reading::{Piece, Source};
+use crate::{ApiError, AppState, Result};
+
+/// Pieces that wait for the network.
+const QUEUE: usize = 8;
+/// Small objects that are read side by side.
+const READS: usize = 8;
+
+/// The routes of this file.
+pub fn routes() -> OpenApiRouter<AppState> {
+    OpenApiRouter::new().routes(routes!(pull))
+}
+
+/// Reads many objects, or parts of them.
+///
+/// The answer is a stream of frames: each item announced, its groups, its end. Items that cannot be read come as FAIL
+/// with a problem, and the stream goes on. With `Percale-Redirect: follow`, items of which there is no copy here may come
+/// as AWAY, with the site to read them from and a ticket for `Percale-Ticket`.
+#[utoipa::path(
+    post, path = "/v1/frames/pull", tag = "data", request_body = Pull,
+    responses(
+        (status = 200, description = "the frames", content_type = "application/vnd.percale.frames", body = Vec<u8>),
+        (status = "default", description = "a problem", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+async fn pull(
+    State(app): State<AppState>,
+    reading: Reading,
+    headers: HeaderMap,
+    Json(wanted): Json<Pull>,
+) -> Result<Response> {
+    if wanted.items.len() > percale_mover::frames::MAX_ITEMS as usize {
+        let detail = format!("at most {} items in one stream", percale_mover::frames::MAX_ITEMS);
+        return Err(ApiError::new(ErrorCode::PayloadTooLarge, detail));
+    }
+    let follow = redirect::willing(&headers, &reading);
+    reading.begin_body()?;
+    let reading = Arc::new(reading);
+    let (sender, receiver) = mpsc::channel(QUEUE);
+    // Ends when everything was sent, or when the client goes away and the receiver with it.
+    tokio::spawn(async move {
+        let mut out = Sending { encoder: Encoder::new(), sender, places: 0 };
+        let _ = send_all(&app, &reading, follow, wanted.items, &mut out).await;
+    });
+    let body = stream::unfold(receiver, |mut receiver| async move {
+        let piece: Bytes = receiver.recv().await?;
+        Some((Ok::<_, std::convert::Infallible>(piece), receiver))
+    });
+    let mut response = Body::from_stream(body).into_response();
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(media::FRAMES));
+    Ok(response)
+}
+
+struct Sending {
+    encoder: Encoder,
+    sender: mpsc::Sender<Bytes>,
+    /// Places that were named.
+    places: u64,
+}
+
+/// The client went away.
+struct Gone;
+
+impl Sending {
+    async fn send(&mut self) -> Result<(), Gone> {
+        while let Some(piece) = self.encoder.next() {
+            self.sender.send(piece).await.map_err(|_| Gone)?;
+        }
+        Ok(())
+    }
+}
+
+/// A small object read whole, the source of a large one, or the number of the place where it is.
+enum Fetched {
+    Away(Box<OpenVersion>, usize),
+    Whole(Box<OpenVersion>, Piece),
+    Ranges(Arc<Source>, Vec<ByteRange>),
+}
+
+async fn send_all(
+    app: &AppState,
+    reading: &Arc<Reading>,
+    follow: Option<Follow>,
+    items: Vec<PullItem>,
+    out: &mut Sending,
+) -> Result<(), Gone> {
+    for chunk in items.chunks(MAX_BATCH) {
+        let opened = open_all(app, reading, chunk).await;
+        let (places, numbers) = match &follow {
+            Some(follow) => redirect::places(app, reading, follow, &opened).await,
+            None => (Vec::new(), vec![None; chunk.len()]),
+        };
+        let mut named = vec![None; places.len()];
+        let wanted: Vec<_> = chunk.iter().map(|item| item.ranges.clone()).zip(opened).zip(numbers).collect();
+        let mut fetched = stream::iter(wanted)
+            .map(|((ranges, opened), place)| fetch(app.clone(), reading.clone(), ranges, opened, place))
+            .buffered(READS);
+        let mut at = 0;
+        while let Some(one) = fetched.next().await {
+            let path = &chunk[at].path;
+            at += 1;
+            match one {
+                Ok(Fetched::Away(version, place)) => {
+                    let item = announce(out, &version);
+                    // Described once, where it comes up.
+                    let (number, info) = match named[place] {
+                        Some(number) => (number, Vec::new()),
+                        None => (*named[place].insert(out.places), json(&places[place])),
+                    };
+                    out.places = out.places.max(number + 1);
+                    out.encoder.away(item, number, &info);
+                }
+                Ok(Fetched::Whole(version, piece)) => {
+                    let item = announce(out, &version);
+                    let hash = hash_group(version.size, 0, &piece.bytes);
+                    out.encoder.data(item, 0, hash, piece.bytes);
+                    done(out, item, &version, true);
+                }
+                Ok(Fetched::Ranges(source, ranges)) => {
+                    let item = announce(out, &source.version);
+                    let is_whole =
+                        ranges.iter().map(|range| range.len()).sum::<u64>() == source.version.size.0;
+                    match send_ranges(app, &source, ranges, item, out).await? {
+                        Ok(()) => done(out, item, &source.version, is_whole),
+                        Err(error) => fail(out, item, &error),
+                    }
+                }
+                Err(error) => {
+                    let info = serde_json::json!({"path": path, "version": 0});
+                    let item = out.encoder.item(ByteCount::ZERO, info.to_string().as_bytes());
+                    fail(out, item, &error);
+                }
+            }
+            out.send().await?;
+        }
+    }
+    out.encoder.end();
+    out.send().await
+}
+
+async fn open_all(app: &AppState, reading: &Reading, items: &[PullItem]) -> Vec<Result<OpenVersion>> {
+    let caller = &reading.session.caller;
+    let by_path = items.iter().filter(|item| by_id(item).is_none());
+    let paths: Vec<_> = by_path.map(|item| item.path.clone()).collect();
+    let mut current = app.catalog.open_many(caller, &paths).await.into_iter();
+    let mut opened = Vec::with_capacity(items.len());
+    for item in items {
+        let is_current = by_id(item).is_none();
+        let current = if is_current { current.next() } else { None };
+        if let Err(error) = reading.wanted(&item.path, item.version) {
+            opened.push(Err(error));
+            continue;
+        }
+        let found = match by_id(item) {
+            Some((space, version)) => app.catalog.open_by_id(caller, space, version).await,
+            None => match (current, item.version) {
+                (Some(Ok(current)), Some(wanted)) if current.version != wanted => {
+                    app.catalog.open_object(caller, &item.path, Some(wanted)).await
+                }
+                (Some(current), _) => current,
+                (None, wanted) => app.catalog.open_object(caller, &item.path, wanted).await,
+            },
+        };
+        opened.push(found.map_err(|error| ApiError::from(error).with_path(&item.path)));
+    }
+    opened
+}
+
+/// Returns what names a version wherever its object is.
+fn by_id(item: &PullItem) -> Option<(SpaceId, VersionId)> {
+    item.space.zip(item.version)
+}
+
+async fn fetch(
+    app: AppState,
+    reading: Arc<Reading>,
+    ranges: Option<Vec<ByteRange>>,
+    opened: Result<OpenVersion>,
+    place: Option<usize>,
+) -> Result<Fetched> {
+    let version = opened?;
+    if let Some(place) = place {
+        return Ok(Fetched::Away(Box::new(version), place));
+    }
+    let size = version.size;
+    let whole = ByteRange::whole(size);
+    let is_small = group_count(size) == 1;
+    let ranges = match ranges {
+        Some(ranges) if !is_small => {
+            // Widened to groups and joined, so that no group is sent twice.
+            let wanted = ranges.into_iter().filter_map(|range| range.intersect(whole));
+            let widened: RangeSet = wanted.map(|range| range.align_out(GROUP_SIZE, size)).collect();
+            widened.iter().collect()
+        }
+        _ => vec![whole],
+    };
+    reading.check(&version, &ranges)?;
+    let source = Arc::new(app.reader.source(version, &reading.session.reach()).await?);
+    if is_small {
+        let mut read = app.reader.read(source.clone(), whole).await?;
+        let piece = match read.next_piece().await? {
+            Some(piece) => piece,
+            None => Piece { offset: 0, bytes: Bytes::new() },
+        };
+        return Ok(Fetched::Whole(Box::new(source.version.clone()), piece));
+    }
+    Ok(Fetched::Ranges(source, ranges))
+}
+
+async fn send_ranges(
+    app: &AppState,
+    source: &Arc<Source>,
+    ranges: Vec<ByteRange>,
+    item: u32,
+    out: &mut Sending,
+) -> Result<Result<()>, Gone> {
+    for range in ranges {
+        let mut read = match app.reader.read(source.clone(), range).await {
+            Ok(read) => read,
+            Err(error) => return Ok(Err(error)),
+        };
+        loop {
+            let Piece { offset, bytes } = match read.next_piece().await {
+                Ok(Some(piece)) if piece.offset < range.end() => piece,
+                Ok(_) => break,
+                Err(error) => return Ok(Err(error)),
+            };
+            let group = offset / GROUP_SIZE;
+            let known = source
+                .tree
+                .as_ref()
+                .and_then(|tree| tree.groups().get(usize::try_from(group).ok()?).copied());
+            let hash = known.unwrap_or_else(|| hash_group(source.version.size, group, &bytes));
+            out.encoder.data(item, offset, hash, bytes);
+            out.send().await?;
+        }
+    }
+    Ok(Ok(()))
+}
+
+fn announce(out: &mut Sending, version: &OpenVersion) -> u32 {
+    let info = PulledItem {
+        path: version.path.clone(),
+        version: version.version,
+        root: version.root,
+        mtime: version.mtime.or(Some(version.modified)),
+    };
+    out.encoder.item(version.size, &json(&info))
+}
+
+fn done(out: &mut Sending, item: u32, version: &OpenVersion, is_whole: bool) {
+    out.encoder.done(item, &json(&ItemDone { root: version.root.filter(|_| is_whole) }));
+}
+
+fn fail(out: &mut Sending, item: u32, error: &ApiError) {
+    out.encoder.fail(item, &json(&error.to_problem()));
+}
+
+fn json(value: &impl serde::Serialize) -> Vec<u8> {
+    serde_json::to_vec(value).unwrap_or_else(|_| b"{}".to_vec())
+}
