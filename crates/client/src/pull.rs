@@ -1,6 +1,7 @@
 //! Asking for bytes as frames.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use percale_api::uploads::{Pull, PullItem, PulledItem};
 use percale_api::{Problem, fields, media};
@@ -12,6 +13,9 @@ use reqwest::{Method, Response};
 use crate::client::{Call, Client};
 use crate::elsewhere::{Place, Places};
 use crate::error::{Error, ErrorKind, Retry};
+
+/// How long the end of a stream is waited for.
+const FINISH_WITHIN: Duration = Duration::from_secs(1);
 
 /// The answer to one pull, frame by frame.
 #[derive(Debug)]
@@ -117,6 +121,19 @@ impl FrameStream {
                 Err(error) => return Err(error),
             }
         }
+    }
+
+    /// Reads what is left of a stream of which nothing more is wanted, if it is the end: the connection is then good for
+    /// the next request.
+    pub(crate) async fn finish(mut self) {
+        let rest = async {
+            while let Ok(Some(frame)) = self.next().await {
+                if matches!(frame, Frame::Data(_)) {
+                    break;
+                }
+            }
+        };
+        drop(tokio::time::timeout(FINISH_WITHIN, rest).await);
     }
 
     fn broken(&self, error: percale_mover::FrameError) -> Error {

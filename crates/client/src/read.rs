@@ -166,7 +166,10 @@ impl Reader {
             match stream.next().await? {
                 Some(Frame::Data(data)) => {
                     let bytes = self.check(data).await?;
-                    self.stream = Some(stream);
+                    match self.rest.is_empty() {
+                        true => stream.finish().await,
+                        false => self.stream = Some(stream),
+                    }
                     return Ok(bytes);
                 }
                 Some(Frame::Fail { problem, .. }) => return Err(parse_problem(&self.operation, &problem)),

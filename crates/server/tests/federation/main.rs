@@ -14,6 +14,7 @@ mod liar;
 mod lying;
 mod namespace;
 mod outgoing;
+mod redirects;
 mod refusals;
 mod tasks;
 mod trust;
