@@ -158,8 +158,13 @@ impl Reader {
         reach: &Reach,
         not: &[String],
     ) -> Option<Arc<Member>> {
+        // Most versions have a copy here, and most clients ask.
+        for replica in version.replicas.iter().filter(|replica| replica.state.is_readable()) {
+            if let Ok(Place::Store(_)) = self.place(replica, reach).await {
+                return None;
+            }
+        }
         let copies = self.copies(version, reach).await.ok()?;
-        copies.first()?.site()?;
         copies.into_iter().find_map(|copy| match &copy.place {
             Place::Site { member, .. }
                 if copy.replica.state == ReplicaState::Good

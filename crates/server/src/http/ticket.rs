@@ -19,6 +19,9 @@ use super::auth::{Session, one_field, signed};
 use crate::listener::PeerKey;
 use crate::{ApiError, AppState, Result};
 
+/// What the addresses of content begin with.
+const CONTENT: &str = "/v1/data/";
+
 /// Who asks for content: whoever asks for anything else, or the bearer of a ticket.
 #[derive(Debug, Clone)]
 pub struct Reading {
@@ -107,9 +110,10 @@ impl Reading {
     }
 }
 
-/// Tells whether a request brings a ticket, good or not.
+/// Tells whether a request for content brings a ticket, good or not.
 pub fn is_brought(headers: &HeaderMap, uri: &Uri) -> bool {
-    headers.contains_key(fields::TICKET) || in_query(uri, "ticket").next().is_some()
+    let is_content = uri.path().starts_with(CONTENT) || uri.path() == "/v1/frames/pull";
+    is_content && (headers.contains_key(fields::TICKET) || in_query(uri, "ticket").next().is_some())
 }
 
 /// Returns the position that the address of content names.
@@ -119,7 +123,7 @@ pub fn position_in(uri: &Uri) -> Option<Cow<'_, str>> {
 
 /// The values of a parameter in the address of content; nothing in others, which have no ticket.
 fn in_query<'a>(uri: &'a Uri, name: &'static str) -> impl Iterator<Item = Cow<'a, str>> {
-    let query = uri.query().filter(|_| uri.path().starts_with("/v1/data/")).unwrap_or_default();
+    let query = uri.query().filter(|_| uri.path().starts_with(CONTENT)).unwrap_or_default();
     form_urlencoded::parse(query.as_bytes()).filter(move |(key, _)| key == name).map(|(_, value)| value)
 }
 
