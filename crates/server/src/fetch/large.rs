@@ -136,15 +136,14 @@ impl Large<'_> {
         let (groups, queue) = mpsc::channel(QUEUED_GROUPS);
         let read = async {
             while let Some(frame) = frames.next().await.map_err(from)? {
-                match frame {
-                    // If the writer failed, it says why itself.
-                    Frame::Data(data) => {
-                        if groups.send(data).await.is_err() {
-                            break;
-                        }
-                    }
+                let is_wanted = match frame {
+                    Frame::Data(data) => groups.send(data).await.is_ok(),
                     Frame::Fail { problem, .. } => return Err(from(parse_problem(OPERATION, &problem))),
-                    _ => {}
+                    _ => true,
+                };
+                // If the writer failed, it says why itself.
+                if !is_wanted {
+                    break;
                 }
             }
             drop(groups);
