@@ -211,6 +211,17 @@ async fn a_ticket_opens_what_it_names_and_nothing_else() {
     let part = plain.request(Method::GET, &format!("/v1/data/climate/a?ticket={part}"));
     assert_eq!(send(part.header("range", "bytes=0-99")).await.status.as_u16(), 206);
 
+    // That site serves what lies there; a client is never sent further.
+    let there = alps.user("alice").await;
+    there.write("/climate/near", "at alps").await.expect(201);
+    let reader = baltic.user("alice").await;
+    baltic.sees(&reader, "/v1/entries/climate/near").await;
+    let near = by(&good_ticket(alps, baltic, "/climate/near").await);
+    get("/climate/near?", &near).await.expect_problem_at("site_unavailable", "baltic");
+    let further = plain.request(Method::GET, &format!("/v1/data/climate/near?ticket={near}"));
+    let further = send(further.header("percale-redirect", "follow")).await;
+    further.expect_problem_at("site_unavailable", "baltic");
+
     // Clocks may differ by half a minute.
     let barely = worse(&|ticket| (ticket.issued, ticket.expires) = (ago(100), ago(10)));
     assert_eq!(get(a, &barely).await.status.as_u16(), 200);
@@ -530,6 +541,10 @@ async fn a_site_that_is_away_is_made_up_for() {
     let mut sites = with_space().await;
     let content = large(9_000_000);
     let alice = two_copies(&sites, "/climate/a", &content).await;
+    written_at(&sites[1], &sites[0], "/climate/only", b"at baltic").await;
+    let plain = ordinary(&alice, &sites, Policy::none());
+    let sent = follow(&plain, Method::HEAD, "/v1/data/climate/only", "follow").await;
+    assert_eq!(sent.status.as_u16(), 307);
     sites[1].stop().await;
     let [alps, baltic, _coast] = &sites;
     let client = own(alps, &alice, |_| {});
@@ -541,6 +556,10 @@ async fn a_site_that_is_away_is_made_up_for() {
         assert_eq!(report.failed, 0, "{report:?}");
         assert!(std::fs::read(&local).unwrap() == content);
     }
+    // Once the first site knows that the other one fails, it sends nobody there.
+    let read = alice.request(Method::GET, "/v1/data/climate/only").send().await;
+    assert!(read.is_err() || read.unwrap().bytes().await.is_err(), "baltic is away");
+    assert_eq!(follow(&plain, Method::HEAD, "/v1/data/climate/only", "follow").await.status.as_u16(), 200);
     assert!(baltic.running.is_none());
 }
 
