@@ -555,6 +555,8 @@ impl Fabric {
     pub(crate) fn stranger(&self, url: &str, key: SitePublicKey) -> Result<Client> {
         let mut options = ClientOptions::new(url);
         options.site_tls = Some(site_client_config(&self.own().certificate, vec![key])?);
+        options.stall_timeout = self.own().stall_timeout;
+        options.connect_timeout = options.connect_timeout.min(options.stall_timeout);
         Ok(Client::new(options)?)
     }
 

@@ -90,6 +90,8 @@ async fn follow(fabric: Fabric, home: SiteId, stopping: CancellationToken) {
                 tracing::debug!(site = %home, %error, "cannot follow a site; will ask again");
                 fabric.note(home, Err(error.to_string()));
                 follower.known = None;
+                // What was to be told of the roster meanwhile did not come either.
+                follower.roster_at = None;
                 tokio::select! {
                     () = tokio::time::sleep(pause) => {}
                     () = stopping.cancelled() => return,

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`data`] | files that look like those of science, and contents that follow from a seed |
 //! | [`faults`] | seeds, and schedules of faults that can be repeated |
+//! | [`link`] | a link that is cut without a word |
 //! | [`postgres`] | a PostgreSQL server on loopback, a database for each test |
 //! | [`process`] | a site: the real binary serving on a port of its own, killed and started at will |
 //! | [`tmpfs`] | a small file system that fills up |
@@ -12,6 +13,7 @@
 //! Everything here panics when it cannot go on: the test has failed then.
 
 pub mod faults;
+pub mod link;
 pub mod postgres;
 pub mod process;
 pub mod tmpfs;

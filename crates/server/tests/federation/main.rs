@@ -6,6 +6,7 @@
 mod common;
 
 mod copying;
+mod cuts;
 mod fabric;
 mod faults;
 mod homes;
