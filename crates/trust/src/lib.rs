@@ -5,7 +5,7 @@
 //! | [`site_key`] | [`SiteKey`], the Ed25519 key that everything signed by the site is checked with |
 //! | [`token`] | [`TokenIssuer`] and [`TokenVerifier`], the tokens of the built-in issuer |
 //! | [`admin_token`] | the administrator's first token, written into the state directory |
-//! | [`signed`] | [`Statement`], [`Delegation`] and [`Ticket`], what sites sign for each other |
+//! | [`signed`] | [`Statement`], [`Delegation`], [`Ticket`] and [`KeyChange`], what sites sign for each other |
 //! | [`invitation`] | [`Invitation`], with which a site joins a fabric |
 //! | [`tls`] | [`ServerTls`] from files or made by the site itself, the set-up of clients, and TLS between sites |
 //! | [`seal`] | [`Sealer`], secrets encrypted for the database |
@@ -35,6 +35,6 @@ pub use signed::{
 pub use site_key::{SiteKey, SitePublicKey, SitePublicKeyError};
 pub use tls::{
     SITE_ALPN, ServerTls, SiteCertificate, TlsConfigs, client_config, install_crypto_provider,
-    site_client_config, site_peer,
+    site_client_config, site_peer, unpinned_client_config,
 };
 pub use token::{IssueRequest, IssuedToken, TokenError, TokenIssuer, TokenVerifier, VerifiedToken};

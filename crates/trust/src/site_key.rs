@@ -78,6 +78,15 @@ impl SiteKey {
         Self::read_if_there(&state.join(NEXT_SITE_KEY_FILE))
     }
 
+    /// Removes the key that was prepared to be the next one, if there is one: at a moment when others may have read the
+    /// state directory, another one must be made. Only while it is not announced.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Io`].
+    pub fn discard_next(state: &Path) -> Result<(), Error> {
+        private_file::remove("the next site key", &state.join(NEXT_SITE_KEY_FILE))
+    }
+
     /// Makes the prepared key the site's key, and keeps the one before as `<state>/site.key.old`. Does nothing if it is the
     /// site's key already, so that several servers with one state directory may each do it.
     ///
@@ -314,9 +323,12 @@ mod tests {
         let in_use = || SiteKey::load_or_create(state).unwrap().public();
         let old = in_use();
         assert!(SiteKey::load_next(state).unwrap().is_none());
-        let next = SiteKey::prepare_next(state).unwrap().public();
+        let mut next = SiteKey::prepare_next(state).unwrap().public();
         assert_ne!(next, old);
         assert_eq!(SiteKey::prepare_next(state).unwrap().public(), next, "it is made once");
+        SiteKey::discard_next(state).unwrap();
+        let discarded = std::mem::replace(&mut next, SiteKey::prepare_next(state).unwrap().public());
+        assert_ne!(next, discarded);
         assert_eq!(SiteKey::load_next(state).unwrap().unwrap().public(), next);
         assert_eq!(in_use(), old, "it is not used before it was announced");
 

@@ -165,6 +165,8 @@ impl fmt::Debug for TokenIssuer {
 #[derive(Debug, Clone)]
 pub struct TokenVerifier {
     key: DecodingKey,
+    /// Keys that the site had before, or will have, and until when tokens of theirs are accepted.
+    others: Vec<(DecodingKey, Timestamp)>,
     validation: Validation,
     leeway: Duration,
 }
@@ -232,7 +234,14 @@ impl TokenVerifier {
         // Times are compared here, with the clock that is handed in.
         validation.validate_exp = false;
         validation.validate_nbf = false;
-        Self { key: DecodingKey::from_ed_der(&key.0), validation, leeway: DEFAULT_LEEWAY }
+        Self { key: DecodingKey::from_ed_der(&key.0), others: Vec::new(), validation, leeway: DEFAULT_LEEWAY }
+    }
+
+    /// Accepts tokens that are signed with another key of the site as well, until then: after a change of the key, as long
+    /// as what was issued with the one before may live.
+    pub fn also(mut self, key: SitePublicKey, until: Timestamp) -> Self {
+        self.others.push((DecodingKey::from_ed_der(&key.0), until));
+        self
     }
 
     /// Sets how far the issuing and the checking server's clocks may be apart.
@@ -253,9 +262,16 @@ impl TokenVerifier {
         if algorithm != "EdDSA" {
             return Err(TokenError::WrongAlgorithm(algorithm.chars().take(20).collect()));
         }
-        let claims: Claims = jsonwebtoken::decode(text, &self.key, &self.validation)
-            .map_err(|error| refusal(&error, text))?
-            .claims;
+        let open = |key| {
+            jsonwebtoken::decode(text, key, &self.validation)
+                .map(|token| token.claims)
+                .map_err(|error| refusal(&error, text))
+        };
+        let others = self.others.iter().filter(|(_, until)| now < *until);
+        let claims: Claims = others.fold(open(&self.key), |opened, (key, _)| match opened {
+            Err(TokenError::BadSignature) => open(key),
+            opened => opened,
+        })?;
         let (not_before, expires) = (seconds(claims.nbf), seconds(claims.exp));
         if now.after(self.leeway) < not_before {
             return Err(TokenError::NotYetValid(not_before));

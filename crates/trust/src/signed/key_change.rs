@@ -2,8 +2,8 @@
 //!
 //! **Participants.** The site, and every other that knows the key that it had. **Goals.** Nobody but the holder of the old key
 //! can put another in its place, and nobody can claim a key that they do not hold, such as another member's. **Non-goals.**
-//! To help where the old key is known to others: then the announcement proves nothing, and administrators confirm the new
-//! key.
+//! To help where the old key is known to others: then an announcement of a new key proves nothing, and administrators
+//! confirm it. What the old key can still do then is to revoke itself.
 //!
 //! **Layout.** A JWT like the other forms, `typ` `percale-key-change+jwt`, signed with the old key. Claims: `iss` the site, `aud`
 //! `fabric`, `key` the new public key, `at` when (RFC 3339), and `proof`, the new key's signature, base64url, over
@@ -11,6 +11,10 @@
 //! ```text
 //! "percale key change 1\0" ‖ old key, 32 B ‖ new key, 32 B ‖ site's id, 16 B ‖ at in µs since 1970, 8 B big-endian
 //! ```
+//!
+//! A *revocation* says the same of a key that others know: `typ` `percale-key-revocation+jwt`, and `percale key revocation 1`
+//! in the place of `percale key change 1`. Whoever reads it accepts the old key no more, and the new one only when somebody
+//! confirms it. A stolen key can so be made worthless by its thief as well; that is all that the thief gains.
 //!
 //! It does not expire, since a site that was away for a year must still be able to learn of the change.
 //!
@@ -34,8 +38,10 @@ pub const OLD_KEY_LIFE: Duration = Duration::from_secs(24 * 3600);
 
 const WHAT: &str = "change of the site key";
 const TYPE: &str = "percale-key-change+jwt";
+const REVOCATION_TYPE: &str = "percale-key-revocation+jwt";
 const AUDIENCE: &str = "fabric";
 const PROOF_DOMAIN: &[u8] = b"percale key change 1\0";
+const REVOCATION_PROOF_DOMAIN: &[u8] = b"percale key revocation 1\0";
 
 /// What a site says when it changes its key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,6 +54,8 @@ pub struct KeyChange {
     pub new: SitePublicKey,
     /// When it was changed; the old key is accepted for [`OLD_KEY_LIFE`] from then.
     pub at: Timestamp,
+    /// Whether others know the old key: then it is not accepted any more, and does not prove the new one.
+    pub is_revocation: bool,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -66,11 +74,29 @@ impl KeyChange {
     /// # Errors
     /// [`ErrorKind::InvalidRequest`](crate::ErrorKind::InvalidRequest): the two are one key.
     pub fn sign(old: &SiteKey, site: SiteId, new: &SiteKey, at: Timestamp) -> Result<String, Error> {
-        let change = Self { site, old: old.public(), new: new.public(), at };
+        Self::write(old, site, new, at, false)
+    }
+
+    /// Announces the same, and that others know the key `old`.
+    ///
+    /// # Errors
+    /// As [`sign`](Self::sign).
+    pub fn revoke(old: &SiteKey, site: SiteId, new: &SiteKey, at: Timestamp) -> Result<String, Error> {
+        Self::write(old, site, new, at, true)
+    }
+
+    fn write(
+        old: &SiteKey,
+        site: SiteId,
+        new: &SiteKey,
+        at: Timestamp,
+        is_revocation: bool,
+    ) -> Result<String, Error> {
+        let change = Self { site, old: old.public(), new: new.public(), at, is_revocation };
         change.check().map_err(|why| envelope::refuse(WHAT, &why))?;
         let proof = BASE64.encode(new.sign(&change.proved()));
         let claims = Claims { iss: site, aud: AUDIENCE.to_owned(), key: change.new, at, proof };
-        envelope::seal(WHAT, TYPE, &claims, old)
+        envelope::seal(WHAT, if is_revocation { REVOCATION_TYPE } else { TYPE }, &claims, old)
     }
 
     /// Checks an announcement of a site whose key was `known` here until now.
@@ -80,14 +106,19 @@ impl KeyChange {
     /// or one between the two that never was heard of here.
     pub fn verify(text: &str, site: SiteId, known: &SitePublicKey) -> Result<Self, SignedError> {
         let signatory = Signatory { site, name: "", keys: std::slice::from_ref(known), issuers: &[] };
-        let claims: Claims = envelope::open(text, TYPE, &signatory)?;
+        let (claims, is_revocation): (Claims, bool) = match envelope::open(text, TYPE, &signatory) {
+            Err(SignedError::WrongType { found, .. }) if found == REVOCATION_TYPE => {
+                (envelope::open(text, REVOCATION_TYPE, &signatory)?, true)
+            }
+            opened => (opened?, false),
+        };
         if claims.iss != site {
             return Err(SignedError::WrongIssuer);
         }
         if claims.aud != AUDIENCE {
             return Err(SignedError::WrongAudience);
         }
-        let change = Self { site, old: *known, new: claims.key, at: claims.at };
+        let change = Self { site, old: *known, new: claims.key, at: claims.at, is_revocation };
         change.check().map_err(SignedError::OutOfBounds)?;
         let proof = envelope::decode(&claims.proof, "its proof")?;
         if change.new.verifies(&change.proved(), &proof) {
@@ -107,7 +138,8 @@ impl KeyChange {
     /// What the new key signs.
     fn proved(&self) -> Vec<u8> {
         let at = self.at.as_micros().to_be_bytes();
-        [PROOF_DOMAIN, &self.old.0, &self.new.0, self.site.0.as_bytes(), &at].concat()
+        let domain = if self.is_revocation { REVOCATION_PROOF_DOMAIN } else { PROOF_DOMAIN };
+        [domain, &self.old.0, &self.new.0, self.site.0.as_bytes(), &at].concat()
     }
 }
 
@@ -124,6 +156,11 @@ mod tests {
 
     fn key(seed: u8) -> SiteKey {
         SiteKey::from_seed([seed; 32])
+    }
+
+    fn change() -> KeyChange {
+        let (old, new) = (key(7).public(), key(8).public());
+        KeyChange { site: site(1), old, new, at: at(), is_revocation: false }
     }
 
     fn at() -> Timestamp {
@@ -157,8 +194,7 @@ mod tests {
 
     #[test]
     fn an_announcement_is_read_back() {
-        let expected = KeyChange { site: site(1), old: key(7).public(), new: key(8).public(), at: at() };
-        assert_eq!(verify(&text()), Ok(expected));
+        assert_eq!(verify(&text()), Ok(change()));
     }
 
     #[test]
@@ -166,6 +202,16 @@ mod tests {
         let sample = include_str!("../../samples/key-change-v1.jwt").trim();
         assert_eq!(text(), sample);
         assert_eq!(verify(sample).unwrap().new, key(8).public());
+    }
+
+    #[test]
+    fn a_revocation_is_read_back_and_is_no_change() {
+        let text = KeyChange::revoke(&key(7), site(1), &key(8), at()).unwrap();
+        assert_eq!(text, include_str!("../../samples/key-revocation-v1.jwt").trim());
+        assert_eq!(verify(&text), Ok(KeyChange { is_revocation: true, ..change() }));
+        // The proof of one is none of the other, should somebody with the old key alone want to change the words.
+        let as_revocation = envelope::seal(WHAT, REVOCATION_TYPE, &claims(), &key(7)).unwrap();
+        assert_eq!(verify(&as_revocation), Err(SignedError::BadSignature));
     }
 
     #[test]
@@ -189,12 +235,11 @@ mod tests {
         for (old, id, time) in
             [(&key(7), site(2), at()), (&key(5), site(1), at()), (&key(7), site(1), Timestamp::EPOCH)]
         {
-            let change = KeyChange { site: id, old: old.public(), new: key(8).public(), at: time };
+            let change = KeyChange { site: id, old: old.public(), at: time, ..change() };
             let proof = BASE64.encode(key(8).sign(&change.proved()));
             assert_eq!(verify(&with_claim("proof", proof.into())), Err(SignedError::BadSignature));
         }
-        let by_the_old = KeyChange { site: site(1), old: key(7).public(), new: key(8).public(), at: at() };
-        let proof = BASE64.encode(key(7).sign(&by_the_old.proved()));
+        let proof = BASE64.encode(key(7).sign(&change().proved()));
         assert_eq!(verify(&with_claim("proof", proof.into())), Err(SignedError::BadSignature));
     }
 

@@ -23,7 +23,8 @@ use rustls::sign::CertifiedKey;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 
 pub use site::{
-    SITE_ALPN, SiteCertificate, is_unexpected_key, peer_key, site_client_config, site_peer, visitor_config,
+    SITE_ALPN, SiteCertificate, is_unexpected_key, peer_key, site_client_config, site_peer,
+    unpinned_client_config, visitor_config,
 };
 
 use crate::{Error, ErrorKind, private_file};

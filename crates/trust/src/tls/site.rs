@@ -115,8 +115,16 @@ pub fn site_peer(session: &CommonState) -> Option<SitePublicKey> {
 /// # Errors
 /// [`ErrorKind::Crypto`].
 pub fn site_client_config(own: &SiteCertificate, pinned: Vec<SitePublicKey>) -> Result<ClientConfig, Error> {
-    let shown = Arc::new(SingleCertAndKey::from(own.certified()));
-    Ok(dialling(pinning(pinned)?.with_client_cert_resolver(shown)))
+    Ok(dialling(showing(own, pinning(Some(pinned))?)))
+}
+
+/// Returns the dialling side of a connection with whoever answers, whatever its key. Only for asking for what proves
+/// itself, such as a [`KeyChange`](crate::signed::KeyChange): nothing that is secret may be sent, nothing else believed.
+///
+/// # Errors
+/// [`ErrorKind::Crypto`].
+pub fn unpinned_client_config(own: &SiteCertificate) -> Result<ClientConfig, Error> {
+    Ok(dialling(showing(own, pinning(None)?)))
 }
 
 /// Returns the side of a client that another site has sent to one that holds one of the `pinned` keys. It shows nothing
@@ -126,10 +134,16 @@ pub fn site_client_config(own: &SiteCertificate, pinned: Vec<SitePublicKey>) -> 
 /// # Errors
 /// [`ErrorKind::Crypto`].
 pub fn visitor_config(pinned: Vec<SitePublicKey>) -> Result<ClientConfig, Error> {
-    Ok(dialling(pinning(pinned)?.with_no_client_auth()))
+    Ok(dialling(pinning(Some(pinned))?.with_no_client_auth()))
 }
 
-fn pinning(pinned: Vec<SitePublicKey>) -> Result<ConfigBuilder<ClientConfig, WantsClientCert>, Error> {
+fn showing(own: &SiteCertificate, config: ConfigBuilder<ClientConfig, WantsClientCert>) -> ClientConfig {
+    config.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(own.certified())))
+}
+
+fn pinning(
+    pinned: Option<Vec<SitePublicKey>>,
+) -> Result<ConfigBuilder<ClientConfig, WantsClientCert>, Error> {
     let provider = provider();
     let verifier = PinnedKeys { pinned, algorithms: provider.signature_verification_algorithms };
     let builder =
@@ -191,10 +205,10 @@ fn only_key(
     key.ok_or(rustls::Error::InvalidCertificate(CertificateError::BadEncoding))
 }
 
-/// The dialler's check: the server holds a key that was pinned.
+/// The dialler's check: the server holds a key that was pinned, or any if none was.
 #[derive(Debug)]
 struct PinnedKeys {
-    pinned: Vec<SitePublicKey>,
+    pinned: Option<Vec<SitePublicKey>>,
     algorithms: WebPkiSupportedAlgorithms,
 }
 
@@ -208,7 +222,9 @@ impl ServerCertVerifier for PinnedKeys {
         _now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
         match only_key(end_entity, intermediates) {
-            Ok(key) if self.pinned.contains(&key) => Ok(ServerCertVerified::assertion()),
+            Ok(key) if self.pinned.as_ref().is_none_or(|pinned| pinned.contains(&key)) => {
+                Ok(ServerCertVerified::assertion())
+            }
             _ => Err(rustls::Error::InvalidCertificate(CertificateError::ApplicationVerificationFailure)),
         }
     }

@@ -178,3 +178,16 @@ fn requests_out_of_bounds_are_refused() {
         assert_eq!((error.kind(), error.code()), (ErrorKind::InvalidRequest, ErrorCode::InvalidRequest));
     }
 }
+
+#[test]
+fn tokens_of_a_key_before_are_good_until_its_time_is_over() {
+    let (before, until) = (SiteKey::from_seed([6; 32]), now().after(Duration::from_secs(60)));
+    let token = TokenIssuer::new(&before, site()).sign(&claims()).unwrap();
+    assert_eq!(refused(&token), TokenError::BadSignature);
+    let verifier = verifier().also(SiteKey::from_seed([5; 32]).public(), until).also(before.public(), until);
+    assert_eq!(verifier.verify(&token, now()).unwrap().id, claims().jti);
+    assert_eq!(verifier.verify(&token, until).unwrap_err(), TokenError::BadSignature);
+    assert!(verifier.verify(&issuer().sign(&claims()).unwrap(), until).is_ok());
+    let stranger = TokenIssuer::new(&SiteKey::from_seed([8; 32]), site()).sign(&claims()).unwrap();
+    assert_eq!(verifier.verify(&stranger, now()).unwrap_err(), TokenError::BadSignature);
+}

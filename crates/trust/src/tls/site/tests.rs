@@ -199,7 +199,7 @@ fn a_server_without_the_key_of_its_certificate_is_refused() {
 fn tls_1_2_is_not_for_sites() {
     let server = Server::new(Some(certificate(1)));
     let verifier = PinnedKeys {
-        pinned: vec![key(1).public()],
+        pinned: Some(vec![key(1).public()]),
         algorithms: provider().signature_verification_algorithms,
     };
     let mut client = ClientConfig::builder_with_provider(provider())
@@ -235,4 +235,12 @@ fn a_changed_key_is_shown_to_whoever_dials_next() {
     assert!(!Server::new(None).tls.show_to_sites(&certificate(5)));
     // Ordinary clients notice nothing.
     assert!(server.connect(server.ordinary_client()).is_ok());
+}
+
+#[test]
+fn who_pins_nothing_hears_whoever_answers_and_both_know_whom() {
+    let server = Server::new(Some(certificate(1)));
+    let (client, accepted) = server.connect(unpinned_client_config(&certificate(2)).unwrap()).unwrap();
+    assert_eq!(site_peer(&client), Some(certificate(1).public()));
+    assert_eq!(site_peer(&accepted), Some(certificate(2).public()));
 }
