@@ -44,6 +44,12 @@ pub struct Member {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = "date-time")]
     pub old_key_until: Option<Timestamp>,
+    /// The announcement of the key, signed with the one before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key_change: Option<String>,
+    /// The site that says this does not accept the key before an administrator has compared it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_unconfirmed: bool,
     /// Where it can be reached.
     pub urls: Vec<String>,
     /// Whether others can dial it.
@@ -112,6 +118,44 @@ pub struct MemberChange {
     pub state: MemberState,
 }
 
+/// Changes the key of the site that is asked.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct KeyRotation {
+    /// The key that it has now, hexadecimal: the same request changes it once.
+    pub key: String,
+    /// Others know the key: it is not accepted any more, and neither are tokens and tasks that it signed.
+    #[serde(default)]
+    pub compromised: bool,
+}
+
+/// A key that was changed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct KeyRotated {
+    /// The site's name.
+    pub site: String,
+    /// The new key, hexadecimal.
+    pub key: String,
+    /// Its short name, for comparing.
+    pub key_id: String,
+    /// Until when other sites accept the old one; nothing if they do not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, format = "date-time")]
+    pub old_key_until: Option<Timestamp>,
+    /// The sites that have heard of it.
+    pub told: Vec<String>,
+    /// Those that were not reached; they hear of it when they are.
+    pub untold: Vec<String>,
+}
+
+/// Says which key another site has.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct KeyConfirmation {
+    /// The key, 64 hexadecimal digits, or its short name of 16, if the site has told of it.
+    pub key: String,
+}
+
 /// A site as its administrators see it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct SiteStatus {
@@ -135,6 +179,11 @@ pub struct SiteStatus {
     /// Why the last exchange failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fault: Option<String>,
+    /// Short name of its key, for comparing.
+    pub key_id: String,
+    /// What an administrator has to do about its key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key_trouble: Option<String>,
 }
 
 /// Asks a home for what is new.

@@ -144,7 +144,8 @@ impl Change for Prune {
         let now = batch.now();
         let answers = kept::prune_answers(batch.tx, now).await?;
         let tokens = kept::prune_tokens(batch.tx, now).await?;
-        let invitations = peer::prune_invitations(batch.tx, now).await?;
+        let invitations =
+            peer::prune_invitations(batch.tx, now).await? + peer::forget_retired_keys(batch.tx, now).await?;
         let tasks = task::prune(batch.tx, before(now, self.keep_tasks)).await?;
         let told = told::prune(batch.tx, before(now, crate::remote::KEEP_TOLD)).await?;
         Ok(answers + tokens + invitations + tasks + told)

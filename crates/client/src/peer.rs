@@ -4,7 +4,7 @@ use bytes::{Bytes, BytesMut};
 use percale_api::media;
 use percale_api::peer::{
     Changed, Changes, CheckCopies, CheckLine, CopyAnswers, CopyReports, Evict, EvictAnswers, HandOver, Join,
-    Publish, PublishAnswer, Roster,
+    Member, Publish, PublishAnswer, Roster,
 };
 use percale_api::tasks::Task;
 use percale_core::ids::{SpaceId, VersionId};
@@ -98,6 +98,23 @@ impl Client {
     pub async fn peer_join(&self, join: &Join) -> crate::Result<Roster> {
         let call = Call::new("join the fabric", Method::POST, "/v1/peer/join").json(join);
         self.json(call.repeat(Repeat::Safe)).await
+    }
+
+    /// Asks a site what it says of itself, and of its key.
+    ///
+    /// # Errors
+    /// As the site answers.
+    pub async fn peer_key(&self) -> crate::Result<Member> {
+        self.json(Call::new("ask for the site's key", Method::GET, "/v1/peer/key")).await
+    }
+
+    /// Shows a site the key of this one, and how it was announced.
+    ///
+    /// # Errors
+    /// As the site answers; `site_refused` if that does not prove the key to it.
+    pub async fn peer_show_key(&self, own: &Member) -> crate::Result<()> {
+        let call = Call::new("show the site's key", Method::POST, "/v1/peer/key").json(own);
+        self.fetch(call.repeat(Repeat::Safe)).await.map(drop)
     }
 
     /// Exchanges rosters.

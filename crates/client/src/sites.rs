@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use percale_api::Page;
-use percale_api::peer::{Accept, Invitation, MemberChange, MemberState, NewInvitation, SiteStatus};
+use percale_api::peer::{
+    Accept, Invitation, KeyConfirmation, KeyRotated, KeyRotation, MemberChange, MemberState, NewInvitation,
+    SiteStatus,
+};
 use reqwest::Method;
 
 use crate::client::{Call, Client, Repeat};
@@ -55,6 +58,26 @@ impl Client {
     pub async fn change_member(&self, name: &str, state: MemberState) -> crate::Result<SiteStatus> {
         let call = Call::new(format!("change site {name}"), Method::PATCH, component("/v1/sites", name));
         self.json(call.json(&MemberChange { state }).repeat(Repeat::Safe)).await
+    }
+
+    /// Changes the key of the site that is asked, which has the key `key` now.
+    ///
+    /// # Errors
+    /// As the server answers; `precondition_failed` if it has another key.
+    pub async fn rotate_key(&self, key: &str, compromised: bool) -> crate::Result<KeyRotated> {
+        let rotation = KeyRotation { key: key.to_owned(), compromised };
+        let call = Call::new("change the site's key", Method::POST, "/v1/site/key").json(&rotation);
+        self.json(call.repeat(Repeat::Safe)).await
+    }
+
+    /// Says which key another site has: 64 hexadecimal digits, or its short name of 16.
+    ///
+    /// # Errors
+    /// As the server answers.
+    pub async fn confirm_key(&self, name: &str, key: &str) -> crate::Result<SiteStatus> {
+        let path = format!("{}/key", component("/v1/sites", name));
+        let call = Call::new(format!("confirm the key of site {name}"), Method::PUT, path);
+        self.json(call.json(&KeyConfirmation { key: key.to_owned() }).repeat(Repeat::Safe)).await
     }
 
     /// Removes a site from the fabric.

@@ -673,7 +673,7 @@ impl ErrorCode {
             }
             ErrorCode::NotHome => "Ask again; sites learn of a new home within seconds.",
             ErrorCode::SiteRefused => {
-                "Compare `percale site list` at both sites. A site that was removed joins again as a new one, with an invitation."
+                "Compare `percale site list` at both sites; `percale site show` says what to do about a key. A site that was removed joins again as a new one, with an invitation."
             }
             ErrorCode::TicketExpired => {
                 "Begin again with the address at the first site; its answer holds a new ticket."

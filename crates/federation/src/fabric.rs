@@ -13,7 +13,7 @@ use percale_core::access::Caller;
 use percale_core::ids::{SiteId, SpaceId, TaskId, TokenId, VersionId};
 use percale_core::{ErrorCode, ObjectPath, Position, Timestamp};
 use percale_trust::signed::{Delegation, MAX_DELEGATION_LIFE, Statement, Ticket, TicketOp};
-use percale_trust::tls::{SiteCertificate, site_client_config};
+use percale_trust::tls::{SiteCertificate, site_client_config, unpinned_client_config};
 use percale_trust::{SiteKey, SitePublicKey};
 
 use crate::error::{Error, Result};
@@ -37,16 +37,21 @@ pub struct OwnSite {
     pub id: SiteId,
     /// Its name.
     pub name: String,
+    /// Where this server can be reached; nothing if it only dials out.
+    pub urls: Vec<String>,
+    /// Where its key is, and where rows are set aside that give way to those of another home.
+    pub state_dir: PathBuf,
+    /// How long another site may be silent while it is asked something.
+    pub stall_timeout: Duration,
+}
+
+/// What a site proves itself with. It changes while the server runs.
+#[derive(Debug)]
+pub struct OwnKey {
     /// What it signs with.
     pub key: SiteKey,
     /// What it shows to other sites.
     pub certificate: SiteCertificate,
-    /// Where this server can be reached; nothing if it only dials out.
-    pub urls: Vec<String>,
-    /// Where rows are set aside that give way to those of another home.
-    pub state_dir: PathBuf,
-    /// How long another site may be silent while it is asked something.
-    pub stall_timeout: Duration,
 }
 
 impl OwnSite {
@@ -69,6 +74,8 @@ pub struct Contact {
     pub fault: Option<String>,
     /// Why a space of it cannot be followed.
     pub trouble: Option<String>,
+    /// The key that it is said to have, and that nothing proves.
+    pub claimed_key: Option<SitePublicKey>,
 }
 
 /// How requests reach a member.
@@ -101,6 +108,9 @@ pub struct Fabric {
 
 struct Inner {
     own: OwnSite,
+    key: RwLock<Arc<OwnKey>>,
+    /// Held while the key is changed.
+    changing_key: tokio::sync::Mutex<()>,
     catalog: Catalog,
     roster: RwLock<Arc<Roster>>,
     contacts: Mutex<HashMap<SiteId, Contact>>,
@@ -116,21 +126,6 @@ struct Inner {
 pub(crate) fn newer_than(known: Option<&Arc<Member>>) -> Timestamp {
     let after = known.map(|known| known.changed.after(Duration::from_micros(1)));
     Timestamp::now().max(after.unwrap_or(Timestamp::EPOCH))
-}
-
-/// Tells whether both are called, reached and known in the same way.
-fn is_same_site(known: &Member, said: &Member) -> bool {
-    let Member { id, name, key, old_key, urls, is_dialable, issuers, .. } = said;
-    (id, name, key, old_key, urls, is_dialable, issuers)
-        == (
-            &known.id,
-            &known.name,
-            &known.key,
-            &known.old_key,
-            &known.urls,
-            &known.is_dialable,
-            &known.issuers,
-        )
 }
 
 /// The connections to a member, and what they were made for.
@@ -151,10 +146,12 @@ impl Fabric {
     ///
     /// # Errors
     /// Those of the catalog.
-    pub async fn open(own: OwnSite, catalog: Catalog) -> Result<Self> {
+    pub async fn open(own: OwnSite, key: OwnKey, catalog: Catalog) -> Result<Self> {
         let stall_timeout = own.stall_timeout;
         let inner = Inner {
             own,
+            key: RwLock::new(Arc::new(key)),
+            changing_key: tokio::sync::Mutex::default(),
             catalog,
             roster: RwLock::default(),
             contacts: Mutex::default(),
@@ -178,18 +175,27 @@ impl Fabric {
     async fn announce(&self) -> Result<()> {
         let own = self.own();
         let urls = servers::urls(self).await?;
+        let key = self.key().key.public().0;
         let known = self.own_line();
-        let is_same = known.as_ref().is_some_and(|known| {
-            known.name == own.name && known.key == own.key.public().0 && known.urls == urls
-        });
-        if is_same || known.as_ref().is_some_and(|known| known.state == PeerState::Removed) {
+        if known.as_ref().is_some_and(|known| known.state == PeerState::Removed) {
+            return Ok(());
+        }
+        if let Some(known) = known.as_ref().filter(|known| known.key != key) {
+            self.announce_lost_key(known.key).await?;
+        }
+        let is_same = known
+            .as_ref()
+            .is_some_and(|known| known.name == own.name && known.key == key && known.urls == urls);
+        if is_same {
             return Ok(());
         }
         let member = Member {
             id: own.id,
             name: own.name.clone(),
-            key: own.key.public().0,
+            key,
             old_key: None,
+            key_change: None,
+            is_confirmed: true,
             is_dialable: !urls.is_empty(),
             urls,
             issuers: known.as_ref().map(|known| known.issuers.clone()).unwrap_or_default(),
@@ -220,6 +226,23 @@ impl Fabric {
         &self.inner.own
     }
 
+    /// Returns what this site proves itself with now.
+    pub fn key(&self) -> Arc<OwnKey> {
+        self.inner.key.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Proves itself with another key from now on.
+    pub(crate) fn use_key(&self, key: OwnKey) {
+        *self.inner.key.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(key);
+        // Their connections show the old one.
+        self.inner.clients.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
+    /// Keeps other changes of the key by this server away.
+    pub(crate) async fn changing_key(&self) -> tokio::sync::MutexGuard<'_, ()> {
+        self.inner.changing_key.lock().await
+    }
+
     /// Returns the catalog of this site.
     pub fn catalog(&self) -> &Catalog {
         &self.inner.catalog
@@ -240,6 +263,16 @@ impl Fabric {
         self.inner.changed.subscribe()
     }
 
+    /// Waits until a key is none of a member any more: it was removed, changed its key a day ago, or revoked it.
+    pub async fn until_key_ends(&self, key: SitePublicKey) {
+        let mut watch = self.watch();
+        while self.roster().with_key(&key).is_some() {
+            if watch.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+
     /// Returns the other members that take part.
     pub fn others(&self) -> Vec<Arc<Member>> {
         let own = self.own().id;
@@ -254,32 +287,17 @@ impl Fabric {
         let members = self.inner.catalog.peers().await?;
         let fresh = Roster::new(members, Timestamp::now());
         let mut current = self.inner.roster.write().unwrap_or_else(PoisonError::into_inner);
-        let is_same = current.to_wire() == fresh.to_wire();
+        let cut = current.with_other_keys_than(&fresh);
+        let is_same = cut.is_empty() && current.to_wire() == fresh.to_wire();
         *current = Arc::new(fresh);
         drop(current);
+        for id in cut {
+            self.inner.reverse.cut(id);
+        }
         if !is_same {
             self.inner.changed.send_modify(|count| *count += 1);
         }
         Ok(())
-    }
-
-    /// Takes what a member says of members. Returns those that changed here.
-    ///
-    /// A site alone says how it is called, reached and known; of others that are known here, only the state is taken.
-    ///
-    /// # Errors
-    /// Those of the catalog.
-    pub async fn merge_from(&self, from: SiteId, members: Vec<Member>) -> Result<Vec<Member>> {
-        let roster = self.roster();
-        let may_say = |said: &Member| match roster.all().find(|known| known.id == said.id) {
-            Some(known) => said.id == from || is_same_site(known, said),
-            None => true,
-        };
-        let (taken, left): (Vec<_>, Vec<_>) = members.into_iter().partition(may_say);
-        for member in left {
-            tracing::debug!(%from, about = member.name, "what a site says of another is left to that one to say");
-        }
-        self.merge(taken).await
     }
 
     /// Takes what this site, or one of its administrators, says of members. Returns those that changed here.
@@ -288,12 +306,11 @@ impl Fabric {
     /// Those of the catalog.
     pub(crate) async fn merge(&self, members: Vec<Member>) -> Result<Vec<Member>> {
         // Nobody else decides how this site is called or reached; but it can be drained or removed.
-        let own = self.own();
-        let members = members.into_iter().filter(|member| {
-            member.id != own.id
-                || member.changed_by == own.id
-                || SitePublicKey(member.key) == own.key.public()
-        });
+        let (own, roster) = (self.own(), self.roster());
+        let is_own_key = |key: [u8; 32]| roster.known(own.id).is_none_or(|known| known.key == key);
+        let members = members
+            .into_iter()
+            .filter(|member| member.id != own.id || member.changed_by == own.id || is_own_key(member.key));
         let changed = self.inner.catalog.merge_peers(members.collect()).await?;
         if !changed.is_empty() {
             self.reload().await?;
@@ -312,7 +329,8 @@ impl Fabric {
         if self.own().is_dialable() || self.inner.reverse.is_connected(member.id) {
             return Ok(Route::Reverse);
         }
-        let relay = self.others().into_iter().filter(|other| other.is_dialable && other.id != member.id);
+        let is_relay = |other: &Arc<Member>| other.is_dialable && other.is_confirmed && other.id != member.id;
+        let relay = self.others().into_iter().filter(is_relay);
         // The one that answered last is the one most likely to answer now.
         let relay = relay.max_by_key(|other| self.contact(other.id).seen);
         match relay {
@@ -358,7 +376,7 @@ impl Fabric {
     /// repeats nothing by itself.
     ///
     /// # Errors
-    /// `site_refused`, `site_unavailable`.
+    /// `site_refused`, also if its key must be confirmed first; `site_unavailable`.
     pub fn client(&self, id: SiteId, acting: &Acting) -> Result<Client> {
         self.client_at(id, acting, None)
     }
@@ -369,6 +387,7 @@ impl Fabric {
     /// As [`Fabric::client`].
     pub fn client_at(&self, id: SiteId, acting: &Acting, at: Option<Position>) -> Result<Client> {
         let member = self.member(id)?;
+        self.require_confirmed(&member)?;
         let route = self.route(&member)?;
         let (client, via) = match &route {
             Route::Relay(relay) => {
@@ -400,6 +419,7 @@ impl Fabric {
     /// `site_refused`; `site_unavailable` if the member can only be reached through yet another one.
     pub fn passing(&self, id: SiteId) -> Result<Client> {
         let member = self.member(id)?;
+        self.require_confirmed(&member)?;
         match self.route(&member)? {
             Route::Relay(_) => {
                 let detail = format!("{} cannot reach {} by itself", self.own().name, member.name);
@@ -449,7 +469,7 @@ impl Fabric {
             expires: now.after(STATEMENT_LIFE),
             id: TokenId::new(),
         };
-        insert(fields::STATEMENT, &statement.sign(&own.key)?)?;
+        insert(fields::STATEMENT, &statement.sign(&self.key().key)?)?;
         Ok(headers)
     }
 
@@ -472,7 +492,7 @@ impl Fabric {
         let caller = caller.seen(&own.name, &holder.name);
         let life = life.min(MAX_DELEGATION_LIFE);
         let delegation = Delegation::new(own.id, task, holder.id, caller, now, life);
-        Ok((delegation.sign(&own.key)?, delegation.expires))
+        Ok((delegation.sign(&self.key().key)?, delegation.expires))
     }
 
     /// Signs what opens bytes at another site for a client that is sent there. The caller is as this site knows it.
@@ -502,11 +522,11 @@ impl Fabric {
             expires: now.after(TICKET_LIFE),
             id: TokenId::new(),
         };
-        Ok(ticket.sign(&own.key)?)
+        Ok(ticket.sign(&self.key().key)?)
     }
 
     /// Returns the client that holds the connections to a member.
-    fn connected(&self, member: &Arc<Member>, route: Route) -> Result<Client> {
+    pub(crate) fn connected(&self, member: &Arc<Member>, route: Route) -> Result<Client> {
         self.connected_to(member, route, None)
     }
 
@@ -526,7 +546,7 @@ impl Fabric {
                 let mut urls = urls.iter().cloned();
                 let mut options = ClientOptions::new(urls.next().unwrap_or_default());
                 options.other_urls = urls.collect();
-                options.site_tls = Some(site_client_config(&self.own().certificate, keys)?);
+                options.site_tls = Some(site_client_config(&self.key().certificate, keys)?);
                 options
             }
             _ => {
@@ -554,7 +574,20 @@ impl Fabric {
     /// The URL cannot be used.
     pub(crate) fn stranger(&self, url: &str, key: SitePublicKey) -> Result<Client> {
         let mut options = ClientOptions::new(url);
-        options.site_tls = Some(site_client_config(&self.own().certificate, vec![key])?);
+        options.site_tls = Some(site_client_config(&self.key().certificate, vec![key])?);
+        options.stall_timeout = self.own().stall_timeout;
+        options.connect_timeout = options.connect_timeout.min(options.stall_timeout);
+        Ok(Client::new(options)?)
+    }
+
+    /// Makes a client for whoever answers at a URL, to ask for what proves itself.
+    ///
+    /// # Errors
+    /// The URL cannot be used.
+    pub(crate) fn anybody(&self, url: &str) -> Result<Client> {
+        let mut options = ClientOptions::new(url);
+        options.site_tls = Some(unpinned_client_config(&self.key().certificate)?);
+        options.retry = RetryPolicy::never();
         options.stall_timeout = self.own().stall_timeout;
         options.connect_timeout = options.connect_timeout.min(options.stall_timeout);
         Ok(Client::new(options)?)
@@ -583,6 +616,13 @@ impl Fabric {
     pub(crate) fn note_trouble(&self, id: SiteId, trouble: Option<String>) {
         let mut contacts = self.inner.contacts.lock().unwrap_or_else(PoisonError::into_inner);
         contacts.entry(id).or_default().trouble = trouble;
+    }
+
+    /// Notes which key a member is said to have, or that it has the one that is known. Returns whether that is news.
+    pub(crate) fn note_claimed_key(&self, id: SiteId, key: Option<SitePublicKey>) -> bool {
+        let mut contacts = self.inner.contacts.lock().unwrap_or_else(PoisonError::into_inner);
+        let claimed = &mut contacts.entry(id).or_default().claimed_key;
+        std::mem::replace(claimed, key) != key
     }
 
     /// Notes how an exchange with a member went.

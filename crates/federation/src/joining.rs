@@ -37,7 +37,7 @@ impl Fabric {
         }
         let expires = Timestamp::now().after(life);
         let urls = crate::servers::urls(self).await?;
-        let invitation = Invitation::new(urls, own.name.clone(), own.id, own.key.public(), expires)?;
+        let invitation = Invitation::new(urls, own.name.clone(), own.id, self.key().key.public(), expires)?;
         self.catalog().add_invitation(invitation.secret_hash(), caller, expires).await?;
         Ok(invitation)
     }
@@ -63,7 +63,7 @@ impl Fabric {
                 "this site was removed from its fabric; it joins again as a new site",
             )
         })?;
-        let proof = hex::encode(invitation.prove(&own.key.public(), own.id)?);
+        let proof = hex::encode(invitation.prove(&self.key().key.public(), own.id)?);
         let join = Join { member: roster::to_wire(&member), proof };
         let mut last = None;
         for url in &invitation.urls {
@@ -91,15 +91,22 @@ impl Fabric {
                 format!("{} does not name itself in its roster as in its invitation", invitation.name);
             return Err(Error::new(ErrorCode::SiteRefused, detail));
         }
-        self.merge(members).await.map(drop)
+        self.merge(members).await?;
+        // The line came from its administrator, so it says which key the site has, whatever was known before.
+        if self.roster().get(invitation.id).is_some_and(|known| known.key != invitation.key.0) {
+            self.catalog().confirm_key(invitation.id, invitation.key.0).await?;
+            self.reload().await?;
+        }
+        Ok(())
     }
 
     /// Lets a site in that proves an invitation of this one. `key` is what it showed on its connection.
     ///
     /// # Errors
-    /// `invalid_request` for an invitation that is used up, expired or altered; `site_refused` for another key.
+    /// `invalid_request` for an invitation that is used up, expired or altered; `site_refused` for another key than the
+    /// site shows, or has if it is a member already.
     pub async fn admit(&self, join: Join, key: &SitePublicKey) -> Result<WireRoster> {
-        let member = roster::from_wire(join.member)?;
+        let member = Member { is_confirmed: true, ..roster::from_wire(join.member)? };
         if SitePublicKey(member.key) != *key {
             let detail = format!("{} named another key than it showed", member.name);
             return Err(Error::new(ErrorCode::SiteRefused, detail));
@@ -113,6 +120,10 @@ impl Fabric {
         if self.roster().all().any(|known| known.id == member.id && known.state == PeerState::Removed) {
             let detail = "the site was removed from this fabric; it joins again as a new site";
             return Err(Error::new(ErrorCode::SiteRefused, detail));
+        }
+        // An invitation makes members, it does not put another in the place of one.
+        if let Some(known) = self.roster().get(member.id).filter(|known| known.key != key.0) {
+            return Err(Error::new(ErrorCode::SiteRefused, self.unproven(known, key)));
         }
         let mut proof = [0; 32];
         let used = hex::decode_to_slice(&join.proof, &mut proof).is_ok().then_some(());
@@ -157,28 +168,5 @@ impl Fabric {
         self.merge(vec![member]).await?;
         self.spread();
         Ok(())
-    }
-
-    /// Tells the roster to all others that can be reached, in the background. Those that cannot hear of it at the next
-    /// exchange.
-    pub(crate) fn spread(&self) {
-        for member in self.others() {
-            let fabric = self.clone();
-            tokio::spawn(async move {
-                if let Err(error) = fabric.exchange(member.id).await {
-                    tracing::debug!(site = member.name, %error, "cannot tell a site of the roster yet");
-                }
-            });
-        }
-    }
-
-    /// Exchanges rosters with a member.
-    ///
-    /// # Errors
-    /// It cannot be reached, or answers with what cannot be taken.
-    pub async fn exchange(&self, id: SiteId) -> Result<()> {
-        let client = self.client(id, &crate::Acting::Site)?;
-        let theirs = client.peer_roster(&self.roster().to_wire()).await?;
-        self.merge_from(id, roster::all_from_wire(theirs)?).await.map(drop)
     }
 }

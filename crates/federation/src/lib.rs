@@ -5,6 +5,8 @@
 //! | [`fabric`] | [`Fabric`]: this site among the others; a client for each of them |
 //! | [`roster`] | the members, as all sites tell each other |
 //! | [`joining`] | invitations |
+//! | [`keys`] | changes of this site's key |
+//! | [`learning`] | what other sites say of members and their keys |
 //! | [`reverse`] | connections of sites that only dial out |
 //! | [`follow`] | journals of other homes into the catalog of this site |
 //! | [`servers`] | the servers of this site |
@@ -16,11 +18,13 @@ mod error;
 pub mod fabric;
 pub mod follow;
 pub mod joining;
+pub mod keys;
+pub mod learning;
 pub mod reverse;
 pub mod roster;
 pub mod servers;
 pub mod tell;
 
 pub use error::{Error, Result};
-pub use fabric::{Acting, Contact, Fabric, OwnSite, Route, TICKET_LIFE};
+pub use fabric::{Acting, Contact, Fabric, OwnKey, OwnSite, Route, TICKET_LIFE};
 pub use roster::{Member, Roster};

@@ -13,6 +13,7 @@ use percale_core::ids::SiteId;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::futures::Notified;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -67,6 +68,8 @@ struct Site {
     socket: PathBuf,
     state: Mutex<State>,
     arrived: Notify,
+    /// Ends what the site has dialled.
+    cut: Notify,
 }
 
 #[derive(Default)]
@@ -110,7 +113,8 @@ impl Reverse {
             let detail = format!("cannot make a socket at {}", socket.display());
             Error::new(ErrorCode::Internal, detail).with_source(error)
         })?;
-        let site = Arc::new(Site { socket, state: Mutex::default(), arrived: Notify::new() });
+        let site =
+            Arc::new(Site { socket, state: Mutex::default(), arrived: Notify::new(), cut: Notify::new() });
         tokio::spawn(accept(listener, site.clone(), self.stopping.clone()));
         sites.insert(id, site.clone());
         Ok(site)
@@ -136,6 +140,18 @@ impl Reverse {
         Ok(())
     }
 
+    /// Ends all that a site has dialled: the key that it did so with is not accepted any more.
+    pub(crate) fn cut(&self, id: SiteId) {
+        let sites = self.sites.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(site) = sites.get(&id) {
+            let mut state = site.state();
+            state.controls.clear();
+            state.waiting.clear();
+            drop(state);
+            site.cut.notify_waiters();
+        }
+    }
+
     /// Holds a site's control session until it ends.
     ///
     /// # Errors
@@ -143,6 +159,7 @@ impl Reverse {
     pub async fn control(&self, id: SiteId, connection: Connection) -> Result<()> {
         let site = self.site(id)?;
         let (ask, asked) = mpsc::channel(64);
+        let cut = site.cut.notified();
         let number = {
             let mut state = site.state();
             state.sessions += 1;
@@ -153,6 +170,7 @@ impl Reverse {
         site.arrived.notify_waiters();
         let ended = tokio::select! {
             ended = hold(connection, asked, self.silence) => ended,
+            () = cut => Ok(()),
             () = self.stopping.cancelled() => Ok(()),
         };
         if let Err(error) = ended {
@@ -272,15 +290,19 @@ async fn accept(listener: UnixListener, site: Arc<Site>, stopping: CancellationT
 
 async fn join(mut local: UnixStream, site: &Site) {
     // If none comes the local end is closed, and whoever waits there hears of it as of any broken connection.
-    let Some(mut remote) = take(site).await else { return };
-    let joined = tokio::io::copy_bidirectional_with_sizes(&mut local, &mut remote, BUFFER, BUFFER).await;
-    if let Err(error) = joined {
-        tracing::debug!(%error, "a reverse connection ended early");
+    let Some((mut remote, cut)) = take(site).await else { return };
+    tokio::select! {
+        joined = tokio::io::copy_bidirectional_with_sizes(&mut local, &mut remote, BUFFER, BUFFER) => {
+            if let Err(error) = joined {
+                tracing::debug!(%error, "a reverse connection ended early");
+            }
+        }
+        () = cut => {}
     }
 }
 
-/// Takes a connection that waits, or asks for one and waits for it.
-async fn take(site: &Site) -> Option<Connection> {
+/// Takes a connection that waits, or asks for one and waits for it; with it comes what ends it.
+async fn take(site: &Site) -> Option<(Connection, Notified<'_>)> {
     let began = Instant::now();
     let mut asked_of = BTreeSet::new();
     loop {
@@ -289,7 +311,8 @@ async fn take(site: &Site) -> Option<Connection> {
         let (ask, patience) = {
             let mut state = site.state();
             if let Some(connection) = state.waiting.pop_front() {
-                return Some(connection);
+                // While none can be cut, so that this one is not missed.
+                return Some((connection, site.cut.notified()));
             }
             // The newest is the one most likely to be alive.
             match state.controls.last_key_value() {

@@ -7,7 +7,7 @@ use percale_catalog::{Catalog, Site};
 use percale_core::access::{Caller, Identity};
 use percale_federation::Fabric;
 use percale_federation::tell::Wake;
-use percale_trust::Sealer;
+use percale_trust::{Sealer, ServerTls};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -31,6 +31,10 @@ pub struct App {
     pub catalog: Catalog,
     /// Who is asking.
     pub authenticator: Authenticator,
+    /// What the listener shows; nothing without TLS.
+    pub tls: Option<Arc<ServerTls>>,
+    /// Held while this server takes another key of the site up.
+    pub taking_key_up: tokio::sync::Mutex<()>,
     /// The other sites.
     pub fabric: Fabric,
     /// Says that there is something to tell the homes of copies at this site.

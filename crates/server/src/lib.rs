@@ -16,6 +16,7 @@ pub mod connect;
 pub mod error;
 pub mod fetch;
 pub mod http;
+pub mod keys;
 pub mod lease;
 pub mod listener;
 pub mod logging;

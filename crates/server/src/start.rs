@@ -7,14 +7,15 @@ use std::time::Duration;
 
 use axum::Router;
 use percale_catalog::{Catalog, CatalogConfig, TokenRecord};
-use percale_core::access::{Identity, Scope};
 use percale_core::ids::SiteId;
 use percale_core::{ErrorCode, Timestamp};
 use percale_federation::tell::{self, Wake};
-use percale_federation::{Fabric, Member, OwnSite, follow, reverse, servers};
-use percale_trust::admin_token::{ADMIN_TOKEN_FILE, ADMIN_USER, ensure_admin_token};
+use percale_federation::{
+    Fabric, Member, OwnKey, OwnSite, follow, keys as federation_keys, reverse, servers,
+};
+use percale_trust::admin_token::ADMIN_TOKEN_FILE;
 use percale_trust::tls::{CertificateSource, SiteCertificate};
-use percale_trust::{Sealer, ServerTls, SiteKey, SitePublicKey, TokenIssuer, TokenVerifier};
+use percale_trust::{Sealer, ServerTls, SiteKey, SitePublicKey};
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -119,13 +120,14 @@ pub async fn start(config: Config) -> Result<Running> {
     let state_dir = config.site.state_dir.clone();
     let url = config.catalog_url()?;
     let is_embedded = url.starts_with("sqlite");
-    let (key, sealer, lock) = {
+    let (sealer, lock) = {
         let state_dir = state_dir.clone();
         blocking(move || {
             make_state_dir(&state_dir)?;
             // Several servers may share a PostgreSQL catalog, and then also a state directory.
             let lock = if is_embedded { Some(lock(&state_dir)?) } else { None };
-            Ok((SiteKey::load_or_create(&state_dir)?, Sealer::load_or_create(&state_dir)?, lock))
+            SiteKey::load_or_create(&state_dir)?;
+            Ok((Sealer::load_or_create(&state_dir)?, lock))
         })
         .await?
     };
@@ -139,10 +141,16 @@ pub async fn start(config: Config) -> Result<Running> {
             format!("cannot serve as site '{}': {error}", config.site.name),
         )
     })?;
-    let (authenticator, certificate, mut own) = {
+    let own_row = catalog.peers().await?.into_iter().find(|peer| peer.id == site.id);
+    let announced = own_row.map(|row| SitePublicKey(row.key));
+    let retired = catalog.retired_keys().await?;
+    let (authenticator, certificate, mut own, key) = {
         let (directory, config, id) = (state_dir.clone(), config.clone(), site.id);
-        let (authenticator, admin, tls, own) =
-            blocking(move || prepare(&directory, &config, key, id)).await?;
+        let (authenticator, admin, tls, own, key) = blocking(move || {
+            let key = federation_keys::key_at_start(&directory, announced)?;
+            prepare(&directory, &config, key, &retired, id)
+        })
+        .await?;
         if let Some(record) = admin
             && let Err(error) = catalog.record_token(record).await
         {
@@ -150,10 +158,10 @@ pub async fn start(config: Config) -> Result<Running> {
             let _ = std::fs::remove_file(state_dir.join(ADMIN_TOKEN_FILE));
             return Err(ApiError::from(error).context("cannot record the administrator's token"));
         }
-        (authenticator, tls, own)
+        (authenticator, tls.map(Arc::new), own, key)
     };
     authenticator.refresh(&catalog, Timestamp::EPOCH).await?;
-    let listener = Listener::bind(&config.http, certificate.as_ref().map(ServerTls::configs)).await?;
+    let listener = Listener::bind(&config.http, certificate.as_ref().map(|tls| tls.configs())).await?;
     let address = listener.address()?;
     own.urls = reachable_at(&config, address);
 
@@ -168,19 +176,21 @@ pub async fn start(config: Config) -> Result<Running> {
     }
     let body = servers::lease_body(&own.urls);
     let lease = Arc::new(ServerLease::acquire(catalog.clone(), holder, body).await?);
-    let fabric = Fabric::open(own, catalog.clone()).await?;
+    let fabric = Fabric::open(own, key, catalog.clone()).await?;
     let tell = Wake::default();
     let abroad = Arc::new(Abroad::new(catalog.clone(), fabric.clone(), lease.clone(), tell.clone()));
     let publisher = Publisher::new(catalog.clone(), lease.clone(), abroad.clone());
     let reader = Arc::new(Reader::new(catalog.clone(), stores.clone(), fabric.clone(), lease.clone()));
     let uploads =
         Arc::new(Uploads::new(catalog.clone(), stores.clone(), publisher.clone(), config.uploads.lease));
-    let ca = certificate.as_ref().and_then(ServerTls::ca_file);
+    let ca = certificate.as_ref().and_then(|tls| tls.ca_file());
     let app = AppState::new(App {
         config: config.clone(),
         site,
         catalog,
         authenticator,
+        tls: certificate,
+        taking_key_up: tokio::sync::Mutex::default(),
         fabric,
         tell,
         sealer,
@@ -194,7 +204,7 @@ pub async fn start(config: Config) -> Result<Running> {
         background: TaskTracker::new(),
         stopping: CancellationToken::new(),
     });
-    spawn_background(&app, certificate);
+    spawn_background(&app);
     let router = crate::http::router(app.clone());
     spawn_federation(&app, &router);
     let serving = tokio::spawn(listener.serve(router, app.stopping.clone()));
@@ -218,7 +228,7 @@ fn notify(state: &str) {
     }
 }
 
-fn spawn_background(app: &AppState, certificate: Option<ServerTls>) {
+fn spawn_background(app: &AppState) {
     let recovery = Recovery::new(app.catalog.clone(), app.stores.clone(), app.lease.clone());
     let keeper = app.clone();
     app.background.spawn(async move { keeper.lease.keep(keeper.stopping.clone()).await });
@@ -241,8 +251,8 @@ fn spawn_background(app: &AppState, certificate: Option<ServerTls>) {
             metrics.run_upkeep();
         }
     });
-    if let Some(certificate) = certificate {
-        let certificate = Arc::new(certificate);
+    app.background.spawn(crate::keys::keep(app.clone()));
+    if let Some(certificate) = app.tls.clone() {
         every(app, TLS_EVERY, move |_| {
             let certificate = certificate.clone();
             async move {
@@ -265,9 +275,17 @@ fn spawn_federation(app: &AppState, router: &Router) {
     });
     if !fabric.own().is_dialable() {
         let (limits, router, ends) = (app.config.http.clone(), router.clone(), stopping.clone());
+        let known = fabric.clone();
         let serve = move |connection, member: Arc<Member>| {
             let peer = PeerKey(SitePublicKey(member.key));
-            serve_reversed(router.clone(), limits.clone(), connection, peer, ends.clone())
+            let serving = serve_reversed(router.clone(), limits.clone(), connection, peer, ends.clone());
+            let known = known.clone();
+            async move {
+                tokio::select! {
+                    () = serving => {}
+                    () = known.until_key_ends(peer.0) => {}
+                }
+            }
         };
         app.background.spawn(reverse::dial_all(fabric, serve, app.background.clone(), stopping));
     }
@@ -306,7 +324,9 @@ where
     });
 }
 
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+pub(crate) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T> + Send + 'static,
+) -> Result<T> {
     match tokio::task::spawn_blocking(work).await {
         Ok(outcome) => outcome,
         Err(error) => Err(ApiError::internal("blocking work ended early").with_source(error)),
@@ -345,22 +365,18 @@ fn lock(state_dir: &Path) -> Result<std::os::fd::OwnedFd> {
     Ok(file)
 }
 
-type Prepared = (Authenticator, Option<TokenRecord>, Option<ServerTls>, OwnSite);
+type Prepared = (Authenticator, Option<TokenRecord>, Option<ServerTls>, OwnSite, OwnKey);
 
-fn prepare(state_dir: &Path, config: &Config, key: SiteKey, site: SiteId) -> Result<Prepared> {
+fn prepare(
+    state_dir: &Path,
+    config: &Config,
+    key: SiteKey,
+    retired: &[([u8; 32], Timestamp)],
+    site: SiteId,
+) -> Result<Prepared> {
     let now = Timestamp::now();
-    let issuer = TokenIssuer::new(&key, site);
-    let verifier = TokenVerifier::new(key.public(), site);
-    let admin = ensure_admin_token(state_dir, &issuer, &verifier, now)?;
-    let record = admin.issued.map(|issued| TokenRecord {
-        id: issued.id,
-        subject: Identity::local(ADMIN_USER),
-        scopes: vec![Scope::Admin],
-        label: Some("first token of the site".to_owned()),
-        issued: issued.issued,
-        expires: issued.expires,
-        revoked: None,
-    });
+    let (issuer, verifier) = crate::keys::tokens(&key, None, retired, site);
+    let record = crate::keys::admin_token(state_dir, &issuer, &verifier)?;
     let source = match config.tls.mode {
         TlsMode::Off => None,
         TlsMode::Files => match (&config.tls.cert_file, &config.tls.key_file) {
@@ -382,8 +398,8 @@ fn prepare(state_dir: &Path, config: &Config, key: SiteKey, site: SiteId) -> Res
     let name = config.site.name.clone();
     let (urls, state_dir) = (Vec::new(), state_dir.to_owned());
     let stall_timeout = config.federation.stall_timeout;
-    let own = OwnSite { id: site, name, key, certificate, urls, state_dir, stall_timeout };
-    Ok((Authenticator::new(issuer, verifier), record, tls, own))
+    let own = OwnSite { id: site, name, urls, state_dir, stall_timeout };
+    Ok((Authenticator::new(issuer, verifier), record, tls, own, OwnKey { key, certificate }))
 }
 
 fn certificate_names(config: &Config) -> Vec<String> {

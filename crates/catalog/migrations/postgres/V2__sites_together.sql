@@ -6,12 +6,20 @@ CREATE TABLE peer (
     key BYTEA NOT NULL,
     old_key BYTEA,
     old_key_until BIGINT,
+    key_change TEXT COLLATE "C",
+    confirmed BIGINT NOT NULL,
     urls TEXT COLLATE "C" NOT NULL,
     dialable BIGINT NOT NULL,
     issuers TEXT COLLATE "C" NOT NULL,
     state TEXT COLLATE "C" NOT NULL,
     changed BIGINT NOT NULL,
     changed_by UUID NOT NULL
+);
+
+-- Keys that this site had before, whose tokens are still good (docs/design/trust.md).
+CREATE TABLE retired_key (
+    key BYTEA NOT NULL PRIMARY KEY,
+    until BIGINT NOT NULL
 );
 
 CREATE TABLE invitation (

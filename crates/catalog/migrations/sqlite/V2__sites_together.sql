@@ -6,12 +6,20 @@ CREATE TABLE peer (
     key BLOB NOT NULL,
     old_key BLOB,
     old_key_until INTEGER,
+    key_change TEXT,
+    confirmed INTEGER NOT NULL,
     urls TEXT NOT NULL,
     dialable INTEGER NOT NULL,
     issuers TEXT NOT NULL,
     state TEXT NOT NULL,
     changed INTEGER NOT NULL,
     changed_by BLOB NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- Keys that this site had before, whose tokens are still good (docs/design/trust.md).
+CREATE TABLE retired_key (
+    key BLOB NOT NULL PRIMARY KEY,
+    until INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE invitation (

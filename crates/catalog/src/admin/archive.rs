@@ -266,6 +266,8 @@ pub(super) static TABLES: &[Table] = &[
             ("key", Bytes),
             ("old_key", Bytes),
             ("old_key_until", Int),
+            ("key_change", Text),
+            ("confirmed", Int),
             ("urls", Text),
             ("dialable", Int),
             ("issuers", Text),
@@ -274,6 +276,7 @@ pub(super) static TABLES: &[Table] = &[
             ("changed_by", Uuid),
         ],
     },
+    Table { name: "retired_key", key: 1, columns: &[("key", Bytes), ("until", Int)] },
     Table {
         name: "invitation",
         key: 1,

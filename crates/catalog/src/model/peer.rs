@@ -28,6 +28,11 @@ pub struct Peer {
     pub key: [u8; 32],
     /// The key before that one, and until when it is accepted.
     pub old_key: Option<([u8; 32], Timestamp)>,
+    /// The announcement of the key, signed by the site, for those that have not heard of it.
+    pub key_change: Option<String>,
+    /// Whether the key is accepted at this site. One that took the place of a stolen one is not until an administrator
+    /// says so. Each site has its own answer.
+    pub is_confirmed: bool,
     /// Where it can be reached.
     pub urls: Vec<String>,
     /// Whether it can be dialled at all.
@@ -40,6 +45,32 @@ pub struct Peer {
     pub changed: Timestamp,
     /// The site where it was changed.
     pub changed_by: SiteId,
+}
+
+/// A step from one key of a site to the next, which was proved to whoever calls.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeyStep {
+    /// The site.
+    pub site: SiteId,
+    /// The key that it must have here, or the step is not taken.
+    pub from: [u8; 32],
+    /// The key that it has.
+    pub to: [u8; 32],
+    /// Until when `from` is accepted; nothing if it is not any more.
+    pub old_until: Option<Timestamp>,
+    /// The announcement.
+    pub change: Option<String>,
+    /// Whether the new key is accepted, if the one before was.
+    pub is_confirmed: bool,
+}
+
+/// What becomes of the tokens that this site issued with a key that it has no more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OldTokens {
+    /// They stay good until then.
+    Until(Timestamp),
+    /// They are void, and so are those of all keys before.
+    Void,
 }
 
 impl Peer {

@@ -8,19 +8,26 @@ use crate::error::{Error, Result};
 use crate::model::Peer;
 
 static PEERS: Sql = Sql::both(
-    "SELECT id, name, key, old_key, old_key_until, urls, dialable, issuers, state, changed, changed_by FROM peer \
-     ORDER BY id",
+    "SELECT id, name, key, old_key, old_key_until, key_change, confirmed, urls, dialable, issuers, state, changed, \
+     changed_by FROM peer ORDER BY id",
 );
 /// Changes of the roster take turns.
 static LOCK: Sql =
     Sql::each("SELECT one FROM site WHERE one = 1", "SELECT one FROM site WHERE one = 1 FOR UPDATE");
 static UPSERT: Sql = Sql::both(
-    "INSERT INTO peer (id, name, key, old_key, old_key_until, urls, dialable, issuers, state, changed, changed_by) \
-     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) ON CONFLICT (id) DO UPDATE SET name = excluded.name, \
+    "INSERT INTO peer (id, name, key, old_key, old_key_until, key_change, confirmed, urls, dialable, issuers, state, \
+     changed, changed_by) \
+     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13) ON CONFLICT (id) DO UPDATE SET \
+     name = excluded.name, \
      key = excluded.key, old_key = excluded.old_key, old_key_until = excluded.old_key_until, \
-     urls = excluded.urls, dialable = excluded.dialable, issuers = excluded.issuers, state = excluded.state, \
+     key_change = excluded.key_change, confirmed = excluded.confirmed, urls = excluded.urls, dialable = excluded.dialable, issuers = excluded.issuers, state = excluded.state, \
      changed = excluded.changed, changed_by = excluded.changed_by",
 );
+static RETIRED: Sql = Sql::both("SELECT key, until FROM retired_key WHERE until > $1 ORDER BY key");
+static RETIRE: Sql = Sql::both(
+    "INSERT INTO retired_key (key, until) VALUES ($1, $2) ON CONFLICT (key) DO UPDATE SET until = excluded.until",
+);
+static FORGET_RETIRED: Sql = Sql::both("DELETE FROM retired_key WHERE until <= $1");
 static ADD_INVITATION: Sql = Sql::both("INSERT INTO invitation (hash, made_by, expires) VALUES ($1, $2, $3)");
 static INVITATION: Sql = Sql::each(
     "SELECT expires, used_by FROM invitation WHERE hash = $1",
@@ -49,6 +56,8 @@ fn decode(mut row: Row) -> Result<Peer> {
         name,
         key,
         old_key,
+        key_change: row.opt_text()?,
+        is_confirmed: row.int()? != 0,
         urls: row.json()?,
         is_dialable: row.int()? != 0,
         issuers: row.json()?,
@@ -76,6 +85,8 @@ pub(crate) async fn put<T: Tx>(tx: &T, peer: &Peer) -> Result<()> {
         peer.key.to_vec(),
         peer.old_key.map(|(key, _)| key.to_vec()),
         peer.old_key.map(|(_, until)| until),
+        peer.key_change.as_deref(),
+        i64::from(peer.is_confirmed),
         to_json(&peer.urls)?,
         i64::from(peer.is_dialable),
         to_json(&peer.issuers)?,
@@ -84,6 +95,22 @@ pub(crate) async fn put<T: Tx>(tx: &T, peer: &Peer) -> Result<()> {
         peer.changed_by,
     ];
     tx.execute(&UPSERT, params).await.map(drop)
+}
+
+/// Returns the keys that this site had before and whose tokens are still good, and until when.
+pub(crate) async fn retired_keys<T: Tx>(tx: &T, now: Timestamp) -> Result<Vec<([u8; 32], Timestamp)>> {
+    let rows = tx.query(&RETIRED, row![now]).await?;
+    rows.into_iter().map(|mut row| Ok((hash(row.opt_bytes()?)?, row.time()?))).collect()
+}
+
+/// Notes a key that this site had, and until when its tokens are good.
+pub(crate) async fn retire_key<T: Tx>(tx: &T, key: &[u8; 32], until: Timestamp) -> Result<()> {
+    tx.execute(&RETIRE, row![key.to_vec(), until]).await.map(drop)
+}
+
+/// Deletes the keys whose tokens are good no longer than that.
+pub(crate) async fn forget_retired_keys<T: Tx>(tx: &T, until: Timestamp) -> Result<u64> {
+    tx.execute(&FORGET_RETIRED, row![until]).await
 }
 
 /// Writes an invitation.

@@ -295,6 +295,8 @@ async fn the_last_good_copy_stays(site: Site) {
         name: "coral".into(),
         key: [7; 32],
         old_key: None,
+        key_change: None,
+        is_confirmed: true,
         urls: Vec::new(),
         is_dialable: true,
         issuers: Vec::new(),

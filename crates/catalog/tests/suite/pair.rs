@@ -23,12 +23,21 @@ pub struct Pair {
     pub own_id: SiteId,
 }
 
+/// A key that no other site has.
+pub fn key(id: SiteId) -> [u8; 32] {
+    let mut key = [7; 32];
+    key[..16].copy_from_slice(id.0.as_bytes());
+    key
+}
+
 pub fn peer(id: SiteId, name: &str) -> Peer {
     Peer {
         id,
         name: name.into(),
-        key: [7; 32],
+        key: key(id),
         old_key: None,
+        key_change: None,
+        is_confirmed: true,
         urls: Vec::new(),
         is_dialable: true,
         issuers: Vec::new(),

@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 use percale_api::peer::{MemberState, SiteStatus};
-use percale_core::ErrorCode;
+use percale_client::Client;
 use percale_core::access::is_site_name;
+use percale_core::{ErrorCode, Timestamp};
 use serde_json::json;
 
 use super::store::word;
@@ -33,6 +34,10 @@ pub enum SiteCommand {
     Invite(InviteArgs),
     /// Join the fabric of the site that made an invitation
     Join(JoinArgs),
+    /// Change the key of the site that is asked
+    RotateKey(RotateKeyArgs),
+    /// Confirm the key of another site, after comparing it
+    ConfirmKey(ConfirmKeyArgs),
     /// Send no new data to a site
     Drain(DrainArgs),
     /// Take a drain back
@@ -115,6 +120,40 @@ pub struct JoinArgs {
     invitation: String,
 }
 
+/// `percale site rotate-key`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The other sites are told before the new key is used, and accept the old one for 24 hours; one that is away learns of it later.
+Tokens and running tasks go on.
+
+If others may know the old key, say --compromised: nobody accepts it any more, tokens that it signed are void, tasks that it
+allowed at other sites fail, and an administrator of each other site confirms the new key.
+
+Examples:
+  percale site rotate-key
+  percale site rotate-key --compromised")]
+pub struct RotateKeyArgs {
+    /// Others may know the old key: accept it no more
+    #[arg(long)]
+    compromised: bool,
+}
+
+/// `percale site confirm-key`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+For a site that revoked its key, or whose changes were missed here: `percale site show` says so. Compare the key with what
+`percale site show` says at that site, over a channel that you trust; whoever has the key is believed to be the site.
+
+Examples:
+  percale site confirm-key alps 5e31ac20b87f4d16          the key id, if alps has told of the key
+  percale site confirm-key alps 7d5e…                     all 64 digits of the key")]
+pub struct ConfirmKeyArgs {
+    /// The site's name
+    name: String,
+    /// The key, or its id
+    key: String,
+}
+
 /// `percale site drain`
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -178,6 +217,11 @@ pub async fn run(command: SiteCommand, context: &Context) -> Result {
             output.next("percale ls");
             Ok(())
         }
+        SiteCommand::RotateKey(args) => rotate_key(&client, &args, context).await,
+        SiteCommand::ConfirmKey(args) => {
+            let site = client.confirm_key(&args.name, &args.key).await?;
+            output.one(&site, |site| site.member.name.clone(), show)
+        }
         SiteCommand::Drain(args) => {
             let site = client.change_member(&args.name, MemberState::Drained).await?;
             output.one(&site, |site| site.member.name.clone(), show)
@@ -193,6 +237,48 @@ pub async fn run(command: SiteCommand, context: &Context) -> Result {
             Ok(())
         }
     }
+}
+
+/// Changes the key of the site that is asked.
+async fn rotate_key(client: &Client, args: &RotateKeyArgs, context: &Context) -> Result {
+    let own = client.site().await?;
+    let known = client.member(&own.name).await?.member.key;
+    if args.compromised {
+        context.confirm(&format!(
+            "Void every token of {} and refuse it at every other site until its new key is confirmed there?",
+            own.name
+        ))?;
+    }
+    let made = client.rotate_key(&known, args.compromised).await?;
+    let output = context.output;
+    output.one(
+        &made,
+        |made| made.key_id.clone(),
+        |made| {
+            let mut lines = vec![
+                format!("site     {}", made.site),
+                format!("key      {}", made.key),
+                format!("key id   {}", made.key_id),
+            ];
+            if let Some(until) = made.old_key_until {
+                lines.push(format!("old key  accepted until {} UTC", time(until)));
+            }
+            for (what, names) in [("told", &made.told), ("untold", &made.untold)] {
+                if !names.is_empty() {
+                    lines.push(format!("{what:<8} {}", names.join(" ")));
+                }
+            }
+            lines.join("\n")
+        },
+    )?;
+    if args.compromised {
+        output.talk(
+            "all tokens are void; the administrator's new one is in admin.token in the state directory",
+        );
+        output.talk("at every other site, after comparing the key id:");
+        output.next(format!("percale site confirm-key {} {}", made.site, made.key));
+    }
+    Ok(())
 }
 
 /// Writes the configuration of a new site, and makes its key.
@@ -268,7 +354,11 @@ fn list(sites: &[SiteStatus], context: &Context) -> Result {
                 seen,
             ]
         },
-    )
+    )?;
+    for trouble in sites.iter().filter_map(|site| site.key_trouble.as_ref()) {
+        context.output.talk(trouble);
+    }
+    Ok(())
 }
 
 fn show(site: &SiteStatus) -> String {
@@ -277,6 +367,7 @@ fn show(site: &SiteStatus) -> String {
         format!("site     {}{}", member.name, if site.is_self { " (the one that answers)" } else { "" }),
         format!("id       {}", member.id),
         format!("key      {}", member.key),
+        format!("key id   {}", site.key_id),
         format!("state    {}", word(&member.state)),
         format!("reached  {}", site.route),
     ];
@@ -292,6 +383,12 @@ fn show(site: &SiteStatus) -> String {
     }
     if let Some(seen) = site.seen {
         lines.push(format!("seen     {} UTC", time(seen)));
+    }
+    if let Some(until) = member.old_key_until.filter(|until| *until > Timestamp::now()) {
+        lines.push(format!("old key  accepted until {} UTC", time(until)));
+    }
+    if let Some(trouble) = &site.key_trouble {
+        lines.push(format!("trouble  {trouble}"));
     }
     if let Some(fault) = &site.fault {
         lines.push(format!("fault    {fault}"));

@@ -21,7 +21,9 @@ use percale_trust::signed::{
     Clock, Delegation, ReplayGuard, Signatory, SignedError, Statement, claimed_site, vouches,
 };
 use percale_trust::token::{DEFAULT_LEEWAY, MAX_TOKEN_BYTES};
-use percale_trust::{SitePublicKey, TokenError, TokenIssuer, TokenVerifier, VerifiedToken};
+use percale_trust::{
+    IssueRequest, IssuedToken, SitePublicKey, TokenError, TokenIssuer, TokenVerifier, VerifiedToken,
+};
 
 use crate::listener::PeerKey;
 use crate::reading::Reach;
@@ -163,9 +165,14 @@ fn of_token(parts: &Parts, app: &AppState) -> Result<Session> {
 fn of_site(parts: &Parts, app: &AppState, key: &SitePublicKey) -> Result<Session> {
     let refuse = |detail: String| ApiError::new(ErrorCode::SiteRefused, detail);
     let roster = app.fabric.roster();
-    let from = roster.with_key(key).ok_or_else(|| {
-        refuse("the site on this connection is not a member of the fabric, or was removed from it".to_owned())
-    })?;
+    let Some(from) = roster.with_key(key) else {
+        if let Some(unconfirmed) = roster.with_unconfirmed_key(key) {
+            app.fabric.require_confirmed(unconfirmed)?;
+        }
+        return Err(refuse(
+            "the site on this connection is not a member of the fabric, or was removed from it".to_owned(),
+        ));
+    };
     if parts.headers.contains_key(AUTHORIZATION) {
         return Err(refuse("a site asks with a statement, not with a token".to_owned()));
     }
@@ -180,8 +187,7 @@ fn of_site(parts: &Parts, app: &AppState, key: &SitePublicKey) -> Result<Session
     let delegation = match one_field(parts, fields::DELEGATION)? {
         None => None,
         Some(text) => {
-            let (_, delegation) =
-                signed(app, text, |signatory, clock| Delegation::verify(text, signatory, signer.id, clock))?;
+            let (_, delegation) = delegated(app, text, signer.id)?;
             Some(Arc::new(delegation))
         }
     };
@@ -202,10 +208,32 @@ fn of_site(parts: &Parts, app: &AppState, key: &SitePublicKey) -> Result<Session
 /// # Errors
 /// `token_invalid`, `token_expired`; `site_refused` if the site that signed it was removed.
 pub(crate) fn delegated_here(app: &AppState, text: &str) -> Result<(Arc<Member>, Delegation)> {
-    let (signer, mut delegation) =
-        signed(app, text, |signatory, clock| Delegation::verify(text, signatory, app.site.id, clock))?;
+    let (signer, mut delegation) = delegated(app, text, app.site.id)?;
     delegation.caller = delegation.caller.seen(&signer.name, &app.site.name);
     Ok((signer, delegation))
+}
+
+/// Checks a delegation to a task at a site. One that was made before its signer changed the key is good until it ends: a task
+/// runs for days, and nobody is there to sign another.
+fn delegated(app: &AppState, text: &str, holder: SiteId) -> Result<(Arc<Member>, Delegation)> {
+    signed(app, text, |signatory, clock| {
+        let now = Delegation::verify(text, signatory, holder, clock);
+        let (Err(SignedError::UnknownKey(_)), Some((key, changed))) =
+            (&now, signatory_before(app, signatory.site))
+        else {
+            return now;
+        };
+        let before = Signatory { keys: &[key], ..*signatory };
+        let delegation = Delegation::verify(text, &before, holder, clock)?;
+        if delegation.issued > changed.after(clock.allowance()) {
+            return now;
+        }
+        Ok(delegation)
+    })
+}
+
+fn signatory_before(app: &AppState, site: SiteId) -> Option<(SitePublicKey, Timestamp)> {
+    roster::key_of_old_delegations(app.fabric.roster().get(site)?, Timestamp::now())
 }
 
 /// Looks up who signed a text, and lets `verify` check it by that site's keys.
@@ -218,6 +246,7 @@ pub(super) fn signed<T>(
     let now = Timestamp::now();
     let id = claimed_site(text).map_err(wrong)?;
     let signer = app.fabric.member(id)?;
+    app.fabric.require_confirmed(&signer)?;
     let keys = roster::keys_of(&signer, now);
     let signatory = Signatory { site: signer.id, name: &signer.name, keys: &keys, issuers: &signer.issuers };
     let clock = Clock::new(now, Some(app.fabric.clock_allowance(signer.id)));
@@ -261,8 +290,7 @@ fn bearer(parts: &Parts) -> Result<Option<&str>> {
 
 /// Issues and checks tokens, and knows which were revoked.
 pub struct Authenticator {
-    issuer: TokenIssuer,
-    verifier: TokenVerifier,
+    tokens: RwLock<Arc<(TokenIssuer, TokenVerifier)>>,
     checked: Mutex<HashMap<[u8; 32], VerifiedToken>>,
     revoked: RwLock<HashSet<TokenId>>,
     /// For each site that signs, so that none fills the memory of the others.
@@ -273,17 +301,29 @@ impl Authenticator {
     /// Makes one that knows of no revocation yet; [`Authenticator::refresh`] comes next.
     pub fn new(issuer: TokenIssuer, verifier: TokenVerifier) -> Self {
         Self {
-            issuer,
-            verifier,
+            tokens: RwLock::new(Arc::new((issuer, verifier))),
             checked: Mutex::default(),
             revoked: RwLock::default(),
             statements: Mutex::default(),
         }
     }
 
-    /// Returns the built-in issuer.
-    pub fn issuer(&self) -> &TokenIssuer {
-        &self.issuer
+    fn tokens(&self) -> Arc<(TokenIssuer, TokenVerifier)> {
+        self.tokens.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Makes a token of the built-in issuer.
+    ///
+    /// # Errors
+    /// `invalid_request`, naming the limit.
+    pub fn issue(&self, request: IssueRequest) -> Result<IssuedToken> {
+        Ok(self.tokens().0.issue(request)?)
+    }
+
+    /// Issues and checks with other keys from now on, also what was checked before.
+    pub fn use_keys(&self, issuer: TokenIssuer, verifier: TokenVerifier) {
+        *self.tokens.write().unwrap_or_else(PoisonError::into_inner) = Arc::new((issuer, verifier));
+        self.checked.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
     /// Checks a token's text.
@@ -309,8 +349,12 @@ impl Authenticator {
                 false => Err(TokenError::Expired(token.expires)),
             };
         }
-        let token = self.verifier.verify(text, now)?;
+        let tokens = self.tokens();
+        let token = tokens.1.verify(text, now)?;
         let mut checked = self.checked.lock().unwrap_or_else(PoisonError::into_inner);
+        if !Arc::ptr_eq(&tokens, &self.tokens()) {
+            return Ok(token);
+        }
         if checked.len() >= MAX_CHECKED {
             checked.clear();
         }

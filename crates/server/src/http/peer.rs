@@ -15,8 +15,8 @@ use http::request::Parts;
 use http::{HeaderValue, StatusCode, header};
 use hyper_util::rt::TokioIo;
 use percale_api::peer::{
-    Changed, Changes, CopyAnswer, CopyAnswers, CopyReport, CopyReports, Evict, EvictAnswers, HomeSpace, Join,
-    JournalRecord, MAX_COPIES, Outcome, OwnCopy, PeerStore, Publish, PublishAnswer, PublishCondition,
+    self, Changed, Changes, CopyAnswer, CopyAnswers, CopyReport, CopyReports, Evict, EvictAnswers, HomeSpace,
+    Join, JournalRecord, MAX_COPIES, Outcome, OwnCopy, PeerStore, Publish, PublishAnswer, PublishCondition,
     Published, Roster, SpaceChanges,
 };
 use percale_catalog::{
@@ -27,6 +27,7 @@ use percale_core::access::{Caller, Identity, Issuer};
 use percale_core::ids::{SpaceId, VersionId};
 use percale_core::{ErrorCode, Position, Timestamp};
 use percale_federation::{Member, follow, reverse, roster};
+use percale_trust::SitePublicKey;
 use tokio::time::Instant;
 
 use super::auth::Session;
@@ -49,6 +50,7 @@ const TAKE_OVER_WITHIN: Duration = Duration::from_secs(20);
 pub(super) fn routes() -> Router<AppState> {
     Router::new()
         .route("/v1/peer/join", post(join))
+        .route("/v1/peer/key", get(own_key).post(show_key))
         .route("/v1/peer/roster", post(exchange_rosters))
         .route("/v1/peer/changes", post(changes))
         .route("/v1/peer/snapshot/{space}", get(snapshot))
@@ -82,12 +84,30 @@ fn only_members() -> ApiError {
 
 /// A stranger proves an invitation. What it shows on its connection is the key that it will be known by.
 async fn join(State(app): State<AppState>, request: Request) -> Result<Json<Roster>> {
-    let Some(PeerKey(key)) = request.extensions().get::<PeerKey>().copied() else {
-        let detail = "a site joins over a connection on which it proves its key";
-        return Err(ApiError::new(ErrorCode::SiteRefused, detail));
-    };
+    let key = shown_key(&request)?;
     let join: Join = parse_json(&read_json(request).await?)?;
     Ok(Json(app.fabric.admit(join, &key).await?))
+}
+
+/// Returns the key that a site has proved on its connection, whether it is known here or not.
+fn shown_key(request: &Request) -> Result<SitePublicKey> {
+    let detail = "a site asks this over a connection on which it proves its key";
+    let key = request.extensions().get::<PeerKey>();
+    key.map(|key| key.0).ok_or_else(|| ApiError::new(ErrorCode::SiteRefused, detail))
+}
+
+/// What this site says of itself, for a member that does not know its key any more. The announcement proves itself.
+async fn own_key(State(app): State<AppState>, request: Request) -> Result<Json<peer::Member>> {
+    shown_key(&request)?;
+    Ok(Json(app.fabric.introduction()?))
+}
+
+/// A member shows the key that it has on this connection, and how it was announced.
+async fn show_key(State(app): State<AppState>, request: Request) -> Result<StatusCode> {
+    let key = shown_key(&request)?;
+    let said: peer::Member = parse_json(&read_json(request).await?)?;
+    app.fabric.introduced(said, &key).await?;
+    Ok(StatusCode::NO_CONTENT)
 }
 
 async fn exchange_rosters(

@@ -4,10 +4,14 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use http::{StatusCode, Uri};
 use percale_api::Page;
-use percale_api::peer::{Accept, Invitation, MemberChange, MemberState, NewInvitation, SiteStatus};
+use percale_api::peer::{
+    Accept, Invitation, KeyConfirmation, KeyRotated, KeyRotation, MemberChange, MemberState, NewInvitation,
+    SiteStatus,
+};
 use percale_catalog::PeerState;
 use percale_core::ErrorCode;
 use percale_federation::{Member, Route, joining, roster};
+use percale_trust::SitePublicKey;
 use std::time::Duration;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -15,6 +19,7 @@ use utoipa_axum::routes;
 use super::auth::{Auth, Session, require_user};
 use super::extract::{Json, Param};
 use super::paging::page;
+use crate::keys;
 use crate::{ApiError, AppState, Result};
 
 pub(super) fn routes() -> OpenApiRouter<AppState> {
@@ -23,6 +28,8 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
         .routes(routes!(invite))
         .routes(routes!(join))
         .routes(routes!(get_site, change_site, remove_site))
+        .routes(routes!(rotate_key))
+        .routes(routes!(confirm_key))
 }
 
 fn describe(app: &AppState, member: &Member) -> SiteStatus {
@@ -31,6 +38,7 @@ fn describe(app: &AppState, member: &Member) -> SiteStatus {
     let millis = |duration: Duration| duration.as_secs_f64() * 1000.0;
     let route = match app.fabric.route(member) {
         _ if is_self => "self",
+        _ if !member.is_confirmed => "refused",
         // Whoever did not answer the last exchange is not there now.
         _ if contact.fault.is_some() || contact.seen.is_none() => "unreachable",
         Ok(Route::Direct(_)) => "direct",
@@ -46,6 +54,8 @@ fn describe(app: &AppState, member: &Member) -> SiteStatus {
         rtt_ms: contact.rtt.map(millis),
         clock_ms: contact.clock_us.map(|offset| offset as f64 / 1000.0),
         fault: contact.fault.or(contact.trouble),
+        key_id: SitePublicKey(member.key).key_id(),
+        key_trouble: app.fabric.key_trouble(member),
     }
 }
 
@@ -135,4 +145,46 @@ async fn remove_site(
     }
     app.fabric.set_state(member.id, PeerState::Removed).await?;
     Ok(StatusCode::NO_CONTENT)
+}
+
+/// Changes the key of this site, and tells the others before the new one is used. The old key is accepted for 24 hours, or
+/// not at all if others know it: then tokens and tasks that it signed are void, and an administrator of each other site
+/// confirms the new one. For administrators.
+#[utoipa::path(post, path = "/v1/site/key", tag = "sites", request_body = KeyRotation, responses((status = 200, description = "the new key, and which sites have heard of it", body = KeyRotated)))]
+async fn rotate_key(
+    State(app): State<AppState>,
+    session: Session,
+    Json(rotation): Json<KeyRotation>,
+) -> Result<Json<KeyRotated>> {
+    session.require_admin("changing the site's key")?;
+    let from: SitePublicKey = rotation.key.parse().map_err(|error| ApiError::invalid(format!("{error}")))?;
+    // To its end, whether or not somebody still waits for the answer.
+    let changing = tokio::spawn(keys::rotate(app.clone(), from, rotation.compromised));
+    let changed = changing.await.map_err(|error| {
+        ApiError::internal("the change of the site's key ended early").with_source(error)
+    })??;
+    Ok(Json(KeyRotated {
+        site: app.site.name.clone(),
+        key: changed.key.to_string(),
+        key_id: changed.key.key_id(),
+        old_key_until: changed.old_until,
+        told: changed.told,
+        untold: changed.untold,
+    }))
+}
+
+/// Says which key another site has, after it was compared with what that site shows. For a site that revoked its key, or
+/// changed it more than once since it was heard of. For administrators.
+#[utoipa::path(put, path = "/v1/sites/{name}/key", tag = "sites", params(("name" = String, Path, description = "the site's name")), request_body = KeyConfirmation, responses((status = 200, description = "the site as it is now", body = SiteStatus)))]
+async fn confirm_key(
+    State(app): State<AppState>,
+    session: Session,
+    Param(name): Param<String>,
+    Json(confirmation): Json<KeyConfirmation>,
+) -> Result<Json<SiteStatus>> {
+    session.require_admin("confirming a site's key")?;
+    let member = app.fabric.named(&name)?;
+    app.fabric.confirm_key(&member, &confirmation.key).await?;
+    let member = app.fabric.named(&name)?;
+    Ok(Json(describe(&app, &member)))
 }

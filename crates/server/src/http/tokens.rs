@@ -70,7 +70,7 @@ async fn issue_token(
     let label = new.label.clone();
     let request = allowed(&session, new, Timestamp::now())?;
     let (subject, scopes) = (request.subject.clone(), request.scopes.clone());
-    let issued = app.authenticator.issuer().issue(request)?;
+    let issued = app.authenticator.issue(request)?;
     let record = TokenRecord {
         id: issued.id,
         subject,

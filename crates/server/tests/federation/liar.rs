@@ -48,6 +48,8 @@ impl Liar {
             key: self.key.public().to_string(),
             old_key: None,
             old_key_until: None,
+            key_change: None,
+            is_unconfirmed: false,
             urls: Vec::new(),
             is_dialable: false,
             issuers: Vec::new(),
