@@ -164,7 +164,8 @@ pub struct SiteStatus {
     pub member: Member,
     /// Whether it is the site that answers.
     pub is_self: bool,
-    /// Whether requests get through now: `self`, `direct`, `reverse` (it dialled us), `relay`, or `unreachable`.
+    /// Whether requests get through now: `self`, `direct`, `reverse` (it dialled us), `relay`,
+    /// `unreachable`, or `refused` until its key is confirmed.
     pub route: String,
     /// When it last answered.
     #[serde(default, skip_serializing_if = "Option::is_none")]

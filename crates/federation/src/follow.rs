@@ -90,7 +90,7 @@ async fn follow(fabric: Fabric, home: SiteId, stopping: CancellationToken) {
                 tracing::debug!(site = %home, %error, "cannot follow a site; will ask again");
                 fabric.note(home, Err(error.to_string()));
                 follower.known = None;
-                // What was to be told of the roster meanwhile did not come either.
+                // Its key or ours may have changed, or what was to be told of the roster did not come: an exchange finds out.
                 follower.roster_at = None;
                 tokio::select! {
                     () = tokio::time::sleep(pause) => {}

@@ -259,3 +259,105 @@ async fn blocking<T: Send + 'static>(
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test says what it expects by failing")]
+
+    use std::path::Path;
+
+    use percale_catalog::{Catalog, CatalogConfig};
+
+    use super::*;
+
+    /// A server of the site whose catalog and state directory these are.
+    async fn server(catalog: &Catalog, state: &Path) -> Fabric {
+        percale_trust::install_crypto_provider();
+        let id = catalog.init_site("alps").await.unwrap().id;
+        let row = catalog.peers().await.unwrap().pop().map(|row| SitePublicKey(row.key));
+        let key = key_at_start(state, row).unwrap();
+        let certificate = SiteCertificate::new(&key, id, Timestamp::now()).unwrap();
+        let (urls, state_dir) = (vec!["https://alps.example.org".into()], state.to_owned());
+        let own = OwnSite { id, name: "alps".into(), urls, state_dir };
+        Fabric::open(own, OwnKey { key, certificate }, catalog.clone()).await.unwrap()
+    }
+
+    fn key(fabric: &Fabric) -> SitePublicKey {
+        fabric.key().key.public()
+    }
+
+    async fn site() -> (tempfile::TempDir, Catalog) {
+        let state = tempfile::tempdir().unwrap();
+        let url = format!("sqlite://{}", state.path().join("catalog.db").display());
+        (state, Catalog::open(&CatalogConfig::new(url)).await.unwrap())
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn the_other_servers_of_a_site_take_the_new_key_up() {
+        let (state, catalog) = site().await;
+        let (one, two) = (server(&catalog, state.path()).await, server(&catalog, state.path()).await);
+        let before = key(&one);
+        assert_eq!(key(&two), before);
+        let made = one.rotate_key(before, false, Duration::ZERO).await.unwrap();
+        assert_eq!((key(&one), key(&two)), (made.key, before));
+        assert!(!two.adopt_announced(Adopt::IfLeft).await.unwrap(), "it has not read the roster yet");
+        two.reload().await.unwrap();
+        assert!(two.adopt_announced(Adopt::IfLeft).await.unwrap());
+        assert_eq!(key(&two), made.key);
+        // Of two that are asked at once, one changes it; the other says that it was changed.
+        let (first, second) = tokio::join!(
+            one.rotate_key(made.key, false, Duration::ZERO),
+            two.rotate_key(made.key, false, Duration::ZERO)
+        );
+        let keys: Vec<_> = [first, second].into_iter().flatten().map(|made| made.key).collect();
+        assert!(!keys.is_empty() && keys.iter().all(|key| *key == keys[0]));
+        for fabric in [&one, &two] {
+            fabric.reload().await.unwrap();
+            fabric.adopt_announced(Adopt::IfLeft).await.unwrap();
+            assert_eq!(key(fabric), keys[0]);
+        }
+        let late = one.rotate_key(before, false, Duration::ZERO).await.unwrap_err();
+        assert_eq!(late.code(), ErrorCode::PreconditionFailed);
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_key_that_a_dead_server_announced_is_used_after_a_minute_and_at_a_start_at_once() {
+        let (state, catalog) = site().await;
+        let server_here = server(&catalog, state.path()).await;
+        let announce = async |at: Timestamp| {
+            let (old, new) = (
+                SiteKey::load_or_create(state.path()).unwrap(),
+                SiteKey::prepare_next(state.path()).unwrap(),
+            );
+            let step = KeyStep {
+                site: server_here.own().id,
+                from: old.public().0,
+                to: new.public().0,
+                old_until: Some(at.after(OLD_KEY_LIFE)),
+                change: Some(KeyChange::sign(&old, server_here.own().id, &new, at).unwrap()),
+                is_confirmed: true,
+            };
+            assert!(catalog.change_key(step, None).await.unwrap());
+            new.public()
+        };
+        let now = Timestamp::now();
+        let before = key(&server_here);
+        let announced = announce(now).await;
+        server_here.reload().await.unwrap();
+        assert!(!server_here.adopt_announced(Adopt::IfLeft).await.unwrap(), "the other may be telling it");
+        assert_eq!(key(&server_here), before);
+        assert_eq!(key(&server(&catalog, state.path()).await), announced, "at a start");
+        assert!(server_here.adopt_announced(Adopt::IfLeft).await.unwrap(), "another server uses it");
+
+        let long_ago = Timestamp::from_micros(now.as_micros() - 120_000_000);
+        let announced = announce(long_ago).await;
+        server_here.reload().await.unwrap();
+        assert!(server_here.adopt_announced(Adopt::IfLeft).await.unwrap());
+        assert_eq!(key(&server_here), announced);
+        // The file of the old key is kept while it is accepted.
+        server_here.discard_old_key().await.unwrap();
+        assert!(SiteKey::load_old(state.path()).unwrap().is_some());
+        server_here.rotate_key(announced, true, Duration::ZERO).await.unwrap();
+        assert!(SiteKey::load_old(state.path()).unwrap().is_none(), "others know it");
+    }
+}

@@ -49,7 +49,7 @@ pub(crate) fn admin_token(
         id: issued.id,
         subject: Identity::local(ADMIN_USER),
         scopes: vec![Scope::Admin],
-        label: Some("first token of the site".to_owned()),
+        label: Some("token of the administrator".to_owned()),
         issued: issued.issued,
         expires: issued.expires,
         revoked: None,

@@ -143,8 +143,8 @@ async fn changes(
         }
         tokio::select! {
             _ = watch.changed() => {}
-            // A site that was removed must not hear of what comes after.
-            _ = members.changed() => drop(app.fabric.member(site.id)?),
+            // A site that was removed, or whose key was revoked, must not hear of what comes after.
+            _ = members.changed() => app.fabric.require_confirmed(&*app.fabric.member(site.id)?)?,
             () = tokio::time::sleep_until(deadline) => {}
             () = app.stopping.cancelled() => {
                 return Err(ApiError::new(ErrorCode::SiteUnavailable, "the server is stopping"));

@@ -9,6 +9,7 @@ use percale_core::access::Caller;
 use percale_core::ids::{SiteId, TokenId};
 use percale_trust::invitation::Invitation;
 use percale_trust::signed::Statement;
+use percale_trust::site_key::SITE_KEY_FILE;
 use percale_trust::tls::{CertificateSource, SiteCertificate, TlsConfigs, site_client_config};
 use percale_trust::{ServerTls, SiteKey, SitePublicKey};
 use std::path::Path;
@@ -28,14 +29,19 @@ pub struct Liar {
 impl Liar {
     pub fn new(name: &'static str) -> Self {
         let state = tempfile::tempdir().unwrap();
-        Self::of(name, SiteId::new(), state.path())
+        Self::made(name, SiteId::new(), state)
     }
 
-    /// One that has the key of a site, which lies in this folder.
-    pub fn of(name: &'static str, id: SiteId, folder: &Path) -> Self {
-        percale_trust::install_crypto_provider();
+    /// Somebody who has copied the key of a site.
+    pub fn thief(name: &'static str, id: SiteId, key: &Path) -> Self {
         let state = tempfile::tempdir().unwrap();
-        let key = SiteKey::load_or_create(folder).unwrap();
+        std::fs::copy(key, state.path().join(SITE_KEY_FILE)).unwrap();
+        Self::made(name, id, state)
+    }
+
+    fn made(name: &'static str, id: SiteId, state: tempfile::TempDir) -> Self {
+        percale_trust::install_crypto_provider();
+        let key = SiteKey::load_or_create(state.path()).unwrap();
         let certificate = SiteCertificate::new(&key, id, Timestamp::now()).unwrap();
         Self { name, id, key, certificate, state }
     }
@@ -57,6 +63,11 @@ impl Liar {
             changed: Timestamp::now(),
             changed_by: self.id,
         }
+    }
+
+    /// A key that it could have next.
+    pub fn next_key(&self) -> SiteKey {
+        SiteKey::prepare_next(self.state.path()).unwrap()
     }
 
     /// A connection to a site, on which nothing is repeated.

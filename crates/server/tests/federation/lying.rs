@@ -21,6 +21,7 @@ use percale_core::tree::{GROUP_SIZE, HashTree, hash_group};
 use percale_core::{ByteCount, Timestamp};
 use percale_federation::Acting;
 use percale_mover::Encoder;
+use percale_trust::site_key::SITE_KEY_FILE;
 use serde_json::json;
 use tokio::net::TcpListener;
 use tokio_rustls::LazyConfigAcceptor;
@@ -87,7 +88,8 @@ impl Drop for Impostor {
 impl Impostor {
     /// Takes a stopped site's place.
     async fn of(site: &Site, id: SiteId, roster: Roster, contents: HashMap<String, Vec<u8>>) -> Self {
-        let tls = Liar::of(site.name, id, &site.config.site.state_dir).server_configs();
+        let tls =
+            Liar::thief(site.name, id, &site.config.site.state_dir.join(SITE_KEY_FILE)).server_configs();
         let world = World { roster, contents: Arc::new(contents), lies: Arc::default() };
         let router = Router::new()
             .route("/v1/peer/roster", post(|State(world): State<World>| async move { Json(world.roster) }))

@@ -11,6 +11,7 @@ mod fabric;
 mod faults;
 mod homes;
 mod joining;
+mod keys;
 mod liar;
 mod lying;
 mod namespace;

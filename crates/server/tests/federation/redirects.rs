@@ -163,7 +163,8 @@ async fn a_ticket_opens_what_it_names_and_nothing_else() {
     let content = large(2_500_000);
     written_at(baltic, alps, "/climate/b", b"other").await;
     written_at(baltic, alps, "/climate/a", &content).await;
-    let alps_key = &alps.running.as_ref().unwrap().app().fabric.own().key;
+    let alps_own = alps.running.as_ref().unwrap().app().fabric.key();
+    let alps_key = &alps_own.key;
     let good = good_ticket(alps, baltic, "/climate/a").await;
     let version = good.version.unwrap();
     let plain = Client { token: None, ..ordinary(&baltic.admin, &sites, Policy::none()) };
