@@ -278,7 +278,8 @@ mod tests {
         let key = key_at_start(state, row).unwrap();
         let certificate = SiteCertificate::new(&key, id, Timestamp::now()).unwrap();
         let (urls, state_dir) = (vec!["https://alps.example.org".into()], state.to_owned());
-        let own = OwnSite { id, name: "alps".into(), urls, state_dir };
+        let stall_timeout = Duration::from_secs(60);
+        let own = OwnSite { id, name: "alps".into(), urls, state_dir, stall_timeout };
         Fabric::open(own, OwnKey { key, certificate }, catalog.clone()).await.unwrap()
     }
 
