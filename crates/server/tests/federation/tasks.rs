@@ -344,9 +344,14 @@ async fn a_cancelled_task_leaves_only_whole_copies() {
     elsewhere.post(&format!("/v1/tasks/{id}/cancel"), json!({})).await.expect(200);
     assert_eq!(ended(&elsewhere, &id).await["state"], "cancelled");
     nothing_left(&baltic).await;
-    let whole = copies(&baltic.user("alice").await, "/climate/run7", "good").await;
-    let there = whole.iter().filter(|(_, sites)| sites.contains(&"baltic".to_owned())).count();
-    assert_eq!(files(&baltic).len(), there, "every file is a copy");
+    let there = baltic.user("alice").await;
+    // What was told to the home is seen here a moment later.
+    let there = eventually("every file is a copy", || async {
+        let whole = copies(&there, "/climate/run7", "good").await;
+        let there = whole.iter().filter(|(_, sites)| sites.contains(&"baltic".to_owned())).count();
+        (files(&baltic).len() == there).then_some(there)
+    })
+    .await;
     assert!(there < 50, "it was cancelled before its end");
     // Only its owner has it done to the end.
     let bob = coast.user("bob").await;
