@@ -8,9 +8,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::Stream;
 use percale_api::{fields, media};
-use percale_core::{ErrorCode, ObjectPath};
+use percale_core::{ErrorCode, ObjectPath, Timestamp};
 use percale_trust::Secret;
-use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
+use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, DATE, HeaderMap, HeaderValue};
 use reqwest::{Method, Response, StatusCode, Url};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -97,6 +97,18 @@ struct Inner {
     reached: Arc<AtomicBool>,
     /// The sites to which it sent; nothing if this client does not go anywhere.
     elsewhere: Option<Arc<Elsewhere>>,
+    /// Who hears of the site's time.
+    clock: Option<OnTime>,
+}
+
+/// Hears of a site's time.
+#[derive(Clone)]
+struct OnTime(Arc<dyn Fn(Timestamp) + Send + Sync>);
+
+impl std::fmt::Debug for OnTime {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("OnTime")
+    }
 }
 
 /// The URLs of a site, each with a slash at its end, and which of them is asked now.
@@ -290,6 +302,7 @@ impl Client {
                 headers: HeaderMap::new(),
                 reached: Arc::default(),
                 elsewhere,
+                clock: None,
             }),
         })
     }
@@ -297,6 +310,12 @@ impl Client {
     /// Returns a client that shares the connections and sends these fields with every request.
     pub fn with_headers(&self, headers: HeaderMap) -> Self {
         Self { inner: Arc::new(Inner { headers, ..Inner::clone(&self.inner) }) }
+    }
+
+    /// Returns a client that shares the connections and tells what time it is at the site, to a second, with every answer.
+    pub fn with_clock(&self, clock: impl Fn(Timestamp) + Send + Sync + 'static) -> Self {
+        let clock = Some(OnTime(Arc::new(clock)));
+        Self { inner: Arc::new(Inner { clock, ..Inner::clone(&self.inner) }) }
     }
 
     /// Returns a client that shares the connections and retries in another way.
@@ -527,6 +546,13 @@ impl Client {
                 Ok(response) => {
                     let response = response.map_err(|error| Error::transport(operation, error))?;
                     self.inner.reached.store(true, Relaxed);
+                    let date = response
+                        .headers()
+                        .get(DATE)
+                        .and_then(|date| Timestamp::from_http_date(date.to_str().ok()?));
+                    if let (Some(clock), Some(date)) = (&self.inner.clock, date) {
+                        (clock.0)(date);
+                    }
                     return Ok(response);
                 }
                 Err(_) if sent.is_some_and(|sent| sent.at() > last) => {}

@@ -90,7 +90,7 @@ impl Client {
     pub async fn version(&self) -> crate::Result<(Version, Option<Timestamp>)> {
         let operation = "ask for the server's version";
         let answer = self.fetch(get(operation, "/version")).await?;
-        let date = answer.headers.get(DATE).and_then(|value| http_date(value.to_str().ok()?));
+        let date = answer.headers.get(DATE).and_then(|value| Timestamp::from_http_date(value.to_str().ok()?));
         Ok((parse_json(operation, &answer.body)?, date))
     }
 
@@ -494,28 +494,5 @@ impl Client {
     /// There was no answer.
     pub async fn raw(&self, method: &str, path: &str, json: Option<&[u8]>) -> crate::Result<Raw> {
         self.raw_call(method, path, json).await
-    }
-}
-
-/// Reads `Sun, 06 Nov 1994 08:49:37 GMT`.
-fn http_date(text: &str) -> Option<Timestamp> {
-    let mut parts = text.split_ascii_whitespace().skip(1);
-    let (day, month, year, clock) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
-    const MONTHS: &str = "JanFebMarAprMayJunJulAugSepOctNovDec";
-    let month = MONTHS.find(month).filter(|at| at % 3 == 0)? / 3 + 1;
-    format!("{year}-{month:02}-{day:0>2}T{clock}Z").parse().ok()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn dates_of_answers_are_read() {
-        let time: Timestamp = "2026-11-06T08:49:37Z".parse().unwrap();
-        assert_eq!(http_date(&time.to_http_date()), Some(time));
-        for junk in ["", "now", "Sun, 06 anF 1994 08:49:37 GMT", "Sun, 99 Nov 1994 08:49:37 GMT"] {
-            assert_eq!(http_date(junk), None, "{junk:?}");
-        }
     }
 }

@@ -57,6 +57,17 @@ impl Timestamp {
     }
 }
 
+impl Timestamp {
+    /// Reads what [`Timestamp::to_http_date`] writes; none for anything else.
+    pub fn from_http_date(text: &str) -> Option<Self> {
+        let mut parts = text.split_ascii_whitespace().skip(1);
+        let (day, month, year, clock) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
+        const MONTHS: &str = "JanFebMarAprMayJunJulAugSepOctNovDec";
+        let month = MONTHS.find(month).filter(|at| at % 3 == 0)? / 3 + 1;
+        format!("{year}-{month:02}-{day:0>2}T{clock}Z").parse().ok()
+    }
+}
+
 impl From<SystemTime> for Timestamp {
     fn from(time: SystemTime) -> Self {
         let micros = match time.duration_since(UNIX_EPOCH) {
@@ -103,6 +114,15 @@ impl From<Timestamp> for String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn dates_of_messages_are_read() {
+        let time: Timestamp = "2026-11-06T08:49:37Z".parse().unwrap();
+        assert_eq!(Timestamp::from_http_date(&time.to_http_date()), Some(time));
+        for junk in ["", "now", "Sun, 06 anF 1994 08:49:37 GMT", "Sun, 99 Nov 1994 08:49:37 GMT"] {
+            assert_eq!(Timestamp::from_http_date(junk), None, "{junk:?}");
+        }
+    }
 
     #[test]
     fn text_round_trips_and_extremes_do_not_panic() {

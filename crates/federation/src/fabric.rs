@@ -396,7 +396,7 @@ impl Fabric {
             }
             route => (self.connected(&member, route.clone())?, None),
         };
-        Ok(client.with_headers(self.headers(&member, acting, via, at)?))
+        Ok(self.watched(&client.with_headers(self.headers(&member, acting, via, at)?), member.id))
     }
 
     /// Returns a client for one of the servers of a member, of this URL, on behalf of this site.
@@ -410,7 +410,38 @@ impl Fabric {
             return Err(Error::new(ErrorCode::SiteUnavailable, detail));
         }
         let client = self.connected_to(&member, Route::Direct(vec![url.to_owned()]), Some(url))?;
-        Ok(client.with_headers(self.headers(&member, &Acting::Site, None, None)?))
+        Ok(self.watched(&client.with_headers(self.headers(&member, &Acting::Site, None, None)?), member.id))
+    }
+
+    /// Learns a member's time from whatever it answers: also from a refusal, or two sites whose clocks are apart, and which
+    /// therefore refuse each other, would never find out.
+    fn watched(&self, client: &Client, id: SiteId) -> Client {
+        let inner = Arc::downgrade(&self.inner);
+        client.with_clock(move |time| {
+            if let Some(inner) = inner.upgrade() {
+                Self { inner }.note_time(id, time);
+            }
+        })
+    }
+
+    /// Notes what time it is at a member, as it says with a request over a connection of its own, if nothing is known yet:
+    /// what only dials out cannot be asked before its first request was accepted.
+    pub fn hear_time(&self, id: SiteId, time: Timestamp) {
+        if self.contact(id).clock_us.is_none() {
+            self.note_time(id, time);
+        }
+    }
+
+    /// Notes what time it is at a member, as it says with an answer, in whole seconds. Where it is known better, that stays.
+    fn note_time(&self, id: SiteId, time: Timestamp) {
+        const CUT_OFF_US: i64 = 500_000;
+        const UNSURE_US: u64 = 2_000_000;
+        let offset = time.as_micros() + CUT_OFF_US - Timestamp::now().as_micros();
+        let mut contacts = self.inner.contacts.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = &mut contacts.entry(id).or_default().clock_us;
+        if known.is_none_or(|known| known.abs_diff(offset) > UNSURE_US) {
+            *known = Some(offset);
+        }
     }
 
     /// Returns a client for passing requests of other sites on to a member: it adds nothing of its own.
@@ -460,6 +491,7 @@ impl Fabric {
             insert(fields::DELEGATION, delegation)?;
         }
         let now = Timestamp::now();
+        insert("date", &now.to_http_date())?;
         let statement = Statement {
             issuer_site: own.id,
             audience: member.id,
@@ -637,6 +669,23 @@ impl Fabric {
                 contact.fault = None;
             }
             Err(fault) => contact.fault = Some(fault),
+        }
+    }
+
+    /// Says how far a member's clock is from this site's, for the one who is to set them.
+    pub fn clock_words(&self, member: &Member) -> String {
+        match self.contact(member.id).clock_us {
+            Some(offset) => {
+                let by = Duration::from_secs(offset.unsigned_abs() / 1_000_000);
+                let way = if offset < 0 { "behind" } else { "ahead of" };
+                let (theirs, ours) = (&member.name, &self.own().name);
+                format!("the clock of {theirs} is {} s {way} that of {ours}", by.as_secs())
+            }
+            None => format!(
+                "how far the clocks of {} and {} are apart is not known",
+                member.name,
+                self.own().name
+            ),
         }
     }
 

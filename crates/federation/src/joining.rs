@@ -9,6 +9,7 @@ use percale_core::ids::SiteId;
 use percale_core::{ErrorCode, Timestamp};
 use percale_trust::SitePublicKey;
 use percale_trust::invitation::Invitation;
+use percale_trust::signed::MAX_CLOCK_ALLOWANCE;
 
 use crate::error::{Error, Result};
 use crate::fabric::{Fabric, newer_than};
@@ -49,8 +50,9 @@ impl Fabric {
     pub async fn accept(&self, line: &str) -> Result<()> {
         let own = self.own();
         let invitation: Invitation = line.parse()?;
+        // By the clock of the inviting site, which decides in the end; what surely is over need not be asked about.
         let now = Timestamp::now();
-        if invitation.expires <= now {
+        if invitation.expires.after(MAX_CLOCK_ALLOWANCE) <= now {
             let detail = format!("the invitation of {} expired at {}", invitation.name, invitation.expires);
             return Err(Error::new(ErrorCode::InvalidRequest, detail));
         }

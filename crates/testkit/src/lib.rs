@@ -2,6 +2,7 @@
 //!
 //! | module | holds |
 //! |---|---|
+//! | [`clock`] | processes whose clock is wrong |
 //! | [`data`] | files that look like those of science, and contents that follow from a seed |
 //! | [`faults`] | seeds, and schedules of faults that can be repeated |
 //! | [`link`] | a link that is cut without a word |
@@ -12,6 +13,7 @@
 //!
 //! Everything here panics when it cannot go on: the test has failed then.
 
+pub mod clock;
 pub mod faults;
 pub mod link;
 pub mod postgres;

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`kill`] | nothing acknowledged is lost, nothing partial is seen, however often the server is killed |
 //! | [`fabric_kill`] | tasks across sites end by themselves, whoever is killed |
+//! | [`clocks`] | clocks of sites may be apart |
 //! | [`servers`] | a site of several servers goes on when one of them is killed |
 //! | [`publish_steps`] | the same at each single step of the publish order |
 //! | [`documents`] | what the documents tell people to type works |
@@ -12,6 +13,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test says what it expects by failing")]
 
+mod clocks;
 mod demo;
 mod disk_full;
 mod documents;

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use axum::extract::FromRequestParts;
-use http::header::AUTHORIZATION;
+use http::header::{AUTHORIZATION, DATE};
 use http::request::Parts;
 use percale_api::fields;
 use percale_catalog::Catalog;
@@ -178,6 +178,13 @@ fn of_site(parts: &Parts, app: &AppState, key: &SitePublicKey) -> Result<Session
     }
     let text = one_field(parts, fields::STATEMENT)?
         .ok_or_else(|| refuse(format!("the request of site {} has no statement", from.name)))?;
+    // Whoever proved its key on this connection says what time it is; with a statement of another it is only passed on.
+    let date = parts.headers.get(DATE).and_then(|date| Timestamp::from_http_date(date.to_str().ok()?));
+    if let Some(date) = date
+        && claimed_site(text) == Ok(from.id)
+    {
+        app.fabric.hear_time(from.id, date);
+    }
     let (signer, statement) = signed(app, text, |signatory, clock| {
         Statement::verify(text, signatory, from.id, app.site.id, clock)
     })?;
@@ -250,7 +257,15 @@ pub(super) fn signed<T>(
     let keys = roster::keys_of(&signer, now);
     let signatory = Signatory { site: signer.id, name: &signer.name, keys: &keys, issuers: &signer.issuers };
     let clock = Clock::new(now, Some(app.fabric.clock_allowance(signer.id)));
-    let value = verify(&signatory, &clock).map_err(wrong)?;
+    let value = verify(&signatory, &clock).map_err(|error| match error {
+        SignedError::Expired(_) | SignedError::NotYetValid(_) => {
+            let (words, now) = (app.fabric.clock_words(&signer), now);
+            let detail =
+                format!("{error}, and here it is {now}: {words}; clocks of sites may be 15 minutes apart");
+            ApiError::new(error.code(), detail)
+        }
+        error => wrong(error),
+    })?;
     Ok((signer, value))
 }
 
