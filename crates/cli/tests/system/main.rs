@@ -9,6 +9,7 @@
 //! | [`publish_steps`] | the same at each single step of the publish order |
 //! | [`documents`] | what the documents tell people to type works |
 //! | [`disk_full`] | a full disk is an error and no loss |
+//! | [`full_fabric`] | the same for copies from another site |
 //! | [`demo`] | the demo's checks pass |
 
 #![allow(clippy::unwrap_used, reason = "a test says what it expects by failing")]
@@ -18,6 +19,7 @@ mod demo;
 mod disk_full;
 mod documents;
 mod fabric_kill;
+mod full_fabric;
 mod kill;
 mod ledger;
 mod publish_steps;
