@@ -138,7 +138,9 @@ fn tasks_across_sites_end_by_themselves_whoever_is_killed() {
         fabric.run_soon(site, &["check", "--deep", "percale:/lab"]);
     }
     for (site, name) in NAMES.iter().enumerate() {
+        nothing_held(&fabric.sites[site], 1);
         fabric.sites[site].stop();
+        nothing_held(&fabric.sites[site], 0);
         let config = fabric.sites[site].config_file();
         fabric.run(site, &["admin", "fsck", "--config", config.to_str().unwrap()]);
         let stage = fabric.sites[site].directory().join("store/.percale/stage");
@@ -147,6 +149,36 @@ fn tasks_across_sites_end_by_themselves_whoever_is_killed() {
         let staged: Vec<_> = folders.flat_map(|folder| fs::read_dir(folder).unwrap()).collect();
         assert!(staged.is_empty(), "something is staged at {name}: {staged:?}");
     }
+}
+
+/// Waits until a catalog holds no lease but those of so many live servers, and nothing that lies under one.
+fn nothing_held(site: &Site, servers: u32) {
+    let file = site.state_directory().join("catalog.db");
+    let mut left = Vec::new();
+    wait::until("nothing to be held any more", SETTLE, || {
+        let flags = rusqlite::OpenFlags::SQLITE_OPEN_READ_ONLY;
+        let catalog = rusqlite::Connection::open_with_flags(&file, flags).unwrap();
+        catalog.busy_timeout(Duration::from_secs(10)).unwrap();
+        let before = std::mem::take(&mut left);
+        for (what, expected) in [
+            ("lease WHERE kind = 'server'", servers),
+            ("lease WHERE kind <> 'server'", 0),
+            ("task WHERE lease IS NOT NULL OR state IN ('queued', 'running')", 0),
+            ("intent", 0),
+            ("arrival", 0),
+            ("outbox", 0),
+        ] {
+            let query = format!("SELECT count(*) FROM {what}");
+            let found: u32 = catalog.query_row(&query, [], |row| row.get(0)).unwrap();
+            if found != expected {
+                left.push(format!("{found} of {what}"));
+            }
+        }
+        if before != left {
+            eprintln!("at {}: {left:?}", site.url());
+        }
+        left.is_empty().then_some(())
+    });
 }
 
 /// Every site lists the same, byte by byte, with a good copy of every file at each.
