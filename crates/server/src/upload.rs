@@ -396,7 +396,19 @@ impl Uploads {
             ApiError::internal(format!("cannot read the answer kept for upload {id}")).with_source(error)
         })?;
         let system = crate::app::system_caller();
-        let version = self.catalog.open_by_id(&system, committed.position.space, committed.version).await?;
+        let at = committed.position;
+        let version = match self.catalog.open_by_id(&system, at.space, committed.version).await {
+            Err(error) if error.code() == ErrorCode::NotFound => {
+                let here = self.catalog.position(at.space).await?;
+                if (here.term, here.seq) >= (at.term, at.seq) {
+                    return Err(error.into());
+                }
+                // Its home has committed it, and this site's follower, which may have been cut off, is not there yet.
+                let detail = "the object is committed, but this site has not heard of it from its home yet";
+                return Err(ApiError::new(ErrorCode::SiteUnavailable, detail).with_path(&committed.path));
+            }
+            opened => opened?,
+        };
         let root = version
             .root
             .ok_or_else(|| ApiError::internal(format!("upload {id} gave a version without a root")))?;
