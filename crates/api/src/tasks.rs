@@ -76,6 +76,11 @@ pub enum TaskSpec {
         /// The name of the site whose copies are removed.
         from: String,
     },
+    /// Moves everything off a store of this site that is draining to its other stores. For administrators.
+    Empty {
+        /// The store's name.
+        store: String,
+    },
 }
 
 /// When an object counts as the same as another.

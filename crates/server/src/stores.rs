@@ -143,6 +143,24 @@ impl Registry {
         self.get(id).await
     }
 
+    /// Returns another store of this site for data of a space that is moved off one: the space's own if it takes new data,
+    /// else any that does.
+    ///
+    /// # Errors
+    /// `ReadOnly` if there is none.
+    pub async fn in_place_of(&self, space: &SpaceName, store: StoreId) -> Result<Arc<OpenStore>> {
+        let wanted = self.catalog.space(&crate::app::system_caller(), space).await?.store;
+        let rows = self.catalog.stores().await?;
+        let taking = rows
+            .iter()
+            .filter(|row| row.site.is_none() && row.state == StoreState::Online && row.id != store);
+        let chosen = taking.min_by_key(|row| wanted != Some(row.id)).ok_or_else(|| {
+            let detail = format!("no other store of this site takes data of space {space}");
+            ApiError::new(ErrorCode::ReadOnly, detail)
+        })?;
+        self.get(chosen.id).await
+    }
+
     async fn choose(&self, space: &SpaceName) -> Result<StoreId> {
         let system = crate::app::system_caller();
         let wanted = self.catalog.space(&system, space).await?.store;

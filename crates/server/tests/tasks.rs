@@ -188,3 +188,82 @@ async fn a_queued_task_is_cancelled_and_tried_again() {
     assert_eq!(alice.post(&format!("{address}/cancel"), json!({})).await.expect(200)["state"], "cancelled");
     assert_eq!(alice.post(&format!("{address}/retry"), json!({})).await.expect(200)["state"], "queued");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_is_emptied_and_removed_while_it_is_read() {
+    let server = Server::with_space().await;
+    let alice = server.user("alice").await;
+    for number in 0..60 {
+        alice.write(&format!("/s/d/{number}"), format!("content of {number}")).await.expect(201);
+    }
+    let large: Vec<u8> = (0..3_000_000).map(|at| (at % 251) as u8).collect();
+    alice.write("/s/large", large.clone()).await.expect(201);
+    let empty = json!({"kind": "empty", "store": "disk"});
+    alice.post("/v1/tasks", empty.clone()).await.expect_problem("forbidden");
+    server
+        .admin
+        .post("/v1/tasks", json!({"kind": "empty", "store": "none"}))
+        .await
+        .expect_problem("not_found");
+    server.admin.post("/v1/tasks", empty.clone()).await.expect_problem("conflict");
+    server.admin.patch("/v1/stores/disk", json!({"state": "draining"})).await.expect(200);
+
+    // There is nowhere to go: it fails, and nothing is lost.
+    let task = server.admin.post("/v1/tasks", empty.clone()).await.expect(201);
+    let failed = finished(&server.admin, &task).await;
+    assert_eq!(
+        (&failed["state"], &failed["problem"]["code"]),
+        (&json!("failed"), &json!("read_only")),
+        "{failed}"
+    );
+    server.admin.delete("/v1/stores/disk").await.expect_problem("not_empty");
+
+    server.add_store("other").await;
+    let damaged = server.directory.path().join("disk/s/d/7");
+    let mut permissions = std::fs::metadata(&damaged).unwrap().permissions();
+    #[allow(clippy::permissions_set_readonly_false, reason = "a test's own file")]
+    permissions.set_readonly(false);
+    std::fs::set_permissions(&damaged, permissions).unwrap();
+    std::fs::write(&damaged, "content of ?").unwrap();
+    let task = server.admin.post("/v1/tasks", empty.clone()).await.expect(201);
+    let mut reads = 0;
+    loop {
+        assert!(common::bytes(&alice, "/v1/data/s/large").await == large, "it can be read all the time");
+        reads += 1;
+        let now = server.admin.get(&format!("/v1/tasks/{}", task["id"].as_str().unwrap())).await.expect(200);
+        if now["state"] != "queued" && now["state"] != "running" {
+            assert_eq!(now["state"], "partial", "the damaged one is the last: {now}");
+            assert_eq!(
+                (&now["progress"]["items_done"], &now["progress"]["items_failed"]),
+                (&json!(60), &json!(1))
+            );
+            break;
+        }
+    }
+    assert!(reads > 0);
+    for number in (0..60).filter(|number| *number != 7) {
+        let read = alice.get(&format!("/v1/data/s/d/{number}")).await;
+        assert_eq!(read.text, format!("content of {number}"));
+    }
+    let entry = alice.get("/v1/list/s?recursive=true&replicas=true&limit=100").await.expect(200);
+    let on_other = |item: &&Value| {
+        item["replicas"].as_array().is_some_and(|all| all.iter().all(|one| one["store"] == "other"))
+    };
+    assert_eq!(
+        entry["items"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(|item| item["kind"] == "object")
+            .filter(on_other)
+            .count(),
+        60
+    );
+
+    alice.delete("/v1/entries/s/d/7").await.expect(204);
+    common::eventually("nothing lies on it any more", || async {
+        (server.admin.delete("/v1/stores/disk").await.status.as_u16() == 204).then_some(())
+    })
+    .await;
+    assert!(common::bytes(&alice, "/v1/data/s/large").await == large);
+}

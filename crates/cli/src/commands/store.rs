@@ -4,8 +4,10 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use percale_api::spaces::{Layout, NewStore, Store, StoreChange, StoreState};
+use percale_api::tasks::{NewTask, TaskSpec};
 use serde_json::{Map, Value, json};
 
+use super::task;
 use crate::context::Context;
 use crate::failure::{Failure, Result};
 use crate::output::size;
@@ -22,6 +24,8 @@ pub enum StoreCommand {
     Show(ShowArgs),
     /// Let a store take new data, or only reads
     Set(SetArgs),
+    /// Move everything off a store to the site's other stores
+    Drain(DrainArgs),
     /// Remove a store that nothing lies on any more
     #[command(visible_alias = "rm")]
     Remove(RemoveArgs),
@@ -91,6 +95,25 @@ pub struct SetArgs {
     state: String,
 }
 
+/// `percale store drain`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The store takes no new data from then on. What has no good copy on another store of the site is copied to one, verified,
+before the copy here goes; names, readers and copies at other sites notice nothing. The work is a task: Ctrl-C leaves it
+running. The store can be removed when it is done.
+
+Examples:
+  percale store drain disk
+  percale store drain disk --detach       prints the id of the task
+  percale store set disk --state active   takes new data again")]
+pub struct DrainArgs {
+    /// Its name
+    name: String,
+    /// Do not wait; print the id of the task
+    #[arg(long)]
+    detach: bool,
+}
+
 /// `percale store remove`
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -141,6 +164,7 @@ pub async fn run(command: StoreCommand, context: &Context) -> Result {
             let store = context.client()?.change_store(&args.name, &change).await?;
             output.one(&store, |store| store.name.clone(), show)
         }
+        StoreCommand::Drain(args) => drain(args, context).await,
         StoreCommand::Remove(args) => {
             let client = context.client()?;
             context.confirm(&format!("Remove the store {} from the site?", args.name))?;
@@ -149,6 +173,24 @@ pub async fn run(command: StoreCommand, context: &Context) -> Result {
             Ok(())
         }
     }
+}
+
+async fn drain(args: DrainArgs, context: &Context) -> Result {
+    let client = context.client()?;
+    let change = StoreChange { state: Some(StoreState::Draining) };
+    client.change_store(&args.name, &change).await?;
+    let spec = TaskSpec::Empty { store: args.name.clone() };
+    let task = client.submit(&NewTask { spec, label: None, deadline: None }).await?;
+    if args.detach {
+        return context.output.one(&task, |task| task.id.to_string(), |task| task.id.to_string());
+    }
+    let ended = task::attach(context, &client, task, "draining", None).await?;
+    if context.output.json {
+        context.output.document(&ended)?;
+    }
+    task::outcome(context, &client, &ended).await?;
+    context.output.next(format!("percale store remove {}", args.name));
+    Ok(())
 }
 
 fn new_store(args: AddArgs) -> Result<NewStore> {

@@ -20,13 +20,13 @@ use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::auth::{Session, delegated_here, require_user};
+use super::auth::{Session, delegated_here, require_admin, require_user};
 use super::extract::{Json, Param, Query};
 use super::paging::{Paging, limit, page};
 use super::{forward, header_value, idempotency};
 use crate::app::system_caller;
 use crate::authorize::{authorize, limited};
-use crate::tasks::Stored;
+use crate::tasks::{Stored, may_be_emptied};
 use crate::{ApiError, AppState, OnPath as _, Result};
 
 pub(super) fn routes() -> OpenApiRouter<AppState> {
@@ -76,7 +76,7 @@ struct TaskQuery {
     /// Only those in this state.
     #[param(value_type = Option<String>)]
     state: Option<TaskState>,
-    /// Only those of this kind: `verify`, `delete`, `copy`, `sync`, `replicate`, `evict`.
+    /// Only those of this kind: `verify`, `delete`, `copy`, `sync`, `replicate`, `evict`, `empty`.
     kind: Option<String>,
     /// The name of the site whose tasks are listed; this one if absent.
     site: Option<String>,
@@ -282,6 +282,10 @@ async fn check(app: &AppState, caller: &Caller, spec: &TaskSpec) -> Result<()> {
             needs(path, Permission::Write).await
         }
         TaskSpec::Evict { path, .. } => needs(path, Permission::Write).await,
+        TaskSpec::Empty { store } => {
+            require_admin(caller, "emptying a store")?;
+            may_be_emptied(app, store).await.map(drop)
+        }
         TaskSpec::Delete { path } if path.is_space() => Err(ApiError::new(
             ErrorCode::Unsupported,
             format!("cannot remove the root of a space; DELETE /v1/spaces{path} removes an empty one"),

@@ -19,10 +19,10 @@ const STEP: usize = 500;
 const CATCH_UP: Duration = Duration::from_secs(2);
 
 /// A copy at this site.
-struct Own {
-    path: ObjectPath,
-    bytes: u64,
-    copy: CopyId,
+pub(super) struct Own {
+    pub path: ObjectPath,
+    pub bytes: u64,
+    pub copy: CopyId,
 }
 
 pub(super) async fn run(attempt: &Attempt, path: &ObjectPath) -> Result<()> {
@@ -74,7 +74,7 @@ async fn is_own(attempt: &Attempt, store: percale_core::ids::StoreId) -> Result<
 }
 
 /// Asks the home about copies, and notes its answers. Returns where its journal says of the last one.
-async fn let_go(attempt: &Attempt, space: &Space, copies: &[Own]) -> Result<Option<Position>> {
+pub(super) async fn let_go(attempt: &Attempt, space: &Space, copies: &[Own]) -> Result<Option<Position>> {
     let app = &attempt.app;
     let answers: Vec<Result<Option<Position>>> = match space.home {
         None => {

@@ -5,6 +5,7 @@
 
 mod copy;
 mod delete;
+mod empty;
 mod evict;
 mod home;
 mod progress;
@@ -29,6 +30,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::http::auth::delegated_here;
 use crate::{ApiError, AppState, Result};
+pub(crate) use empty::may_be_emptied;
 use progress::Progress;
 pub(crate) use verify::{AT_ONCE, Found, check_copy};
 
@@ -89,13 +91,14 @@ impl Stored {
             TaskSpec::Sync { .. } => "sync",
             TaskSpec::Replicate { .. } => "replicate",
             TaskSpec::Evict { .. } => "evict",
+            TaskSpec::Empty { .. } => "empty",
             _ => "unknown",
         }
     }
 }
 
 /// The kinds that this release works on.
-const KINDS: &[&str] = &["verify", "delete", "copy", "sync", "replicate", "evict"];
+const KINDS: &[&str] = &["verify", "delete", "copy", "sync", "replicate", "evict", "empty"];
 
 /// The tasks that this server works on.
 pub struct Tasks {
@@ -244,6 +247,7 @@ impl Attempt {
             }
             TaskSpec::Replicate { path, from, .. } => replicate::run(self, &path, from.as_deref()).await,
             TaskSpec::Evict { path, .. } => evict::run(self, &path).await,
+            TaskSpec::Empty { store } => empty::run(self, &store).await,
             _ => Err(ApiError::new(ErrorCode::Unsupported, "this release does not know this kind of task")),
         }
     }
