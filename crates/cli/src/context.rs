@@ -41,7 +41,7 @@ impl Context {
         options.token = effective.token.value.read()?;
         options.ca_file = effective.ca_file.value;
         if let Some(jobs) = self.jobs {
-            options.streams = jobs;
+            options.streams = Some(jobs);
         }
         Client::new(options).map_err(|error| {
             Failure::from(error)

@@ -2,13 +2,14 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures::Stream;
 use percale_api::{fields, media};
 use percale_core::{ErrorCode, ObjectPath, Timestamp};
+use percale_mover::Streams;
 use percale_trust::Secret;
 use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, DATE, HeaderMap, HeaderValue};
 use reqwest::{Method, Response, StatusCode, Url};
@@ -26,6 +27,11 @@ use crate::retry::{Attempts, RetryPolicy};
 
 /// Largest answer that is held in memory: a page of 10 000 entries with long paths, or the hash tree of 4 TiB.
 const MAX_ANSWER_BYTES: usize = 128 << 20;
+
+/// Most streams of one bulk transfer.
+const MAX_STREAMS: usize = 64;
+/// Connections that are opened ahead, before the round trip is known.
+const WARM_STREAMS: usize = 8;
 
 /// How to reach a site, and as whom.
 #[derive(Debug, Clone)]
@@ -46,9 +52,8 @@ pub struct ClientOptions {
     pub stall_timeout: Duration,
     /// How long and how often a call is repeated.
     pub retry: RetryPolicy,
-    /// Streams of one bulk transfer. Default 4, as many as a disk array and a long link like; more than the cores of
-    /// both sides does no harm.
-    pub streams: usize,
+    /// Streams of one bulk transfer; chosen by the measured round trip if absent ([`Streams`]).
+    pub streams: Option<usize>,
     /// For calls between sites: what both prove themselves with (`docs/design/trust.md`). In place of `ca_file`.
     pub site_tls: Option<rustls::ClientConfig>,
     /// For calls between sites: a socket of this host whose connections lead to the site. The URL is then only a name, and
@@ -70,7 +75,7 @@ impl ClientOptions {
             connect_timeout: Duration::from_secs(10),
             stall_timeout: Duration::from_secs(60),
             retry: RetryPolicy::default(),
-            streams: 4,
+            streams: None,
             site_tls: None,
             socket: None,
             follow: true,
@@ -89,7 +94,8 @@ struct Inner {
     http: reqwest::Client,
     bases: Arc<Bases>,
     retry: RetryPolicy,
-    streams: usize,
+    streams: Option<usize>,
+    rtt: Arc<RoundTrip>,
     stall_timeout: Duration,
     /// Sent with every request besides its own.
     headers: HeaderMap,
@@ -108,6 +114,25 @@ struct OnTime(Arc<dyn Fn(Timestamp) + Send + Sync>);
 impl std::fmt::Debug for OnTime {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("OnTime")
+    }
+}
+
+/// The shortest round trip to a site, from how long its answers took.
+#[derive(Debug, Default)]
+struct RoundTrip(AtomicU64);
+
+impl RoundTrip {
+    /// Notes that an answer took so long. The first one of all came over a new connection, and took three round trips: TCP,
+    /// TLS, the request.
+    fn note(&self, took: Duration, is_first: bool) {
+        let took = if is_first { took / 3 } else { took };
+        let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX).max(1);
+        let _ =
+            self.0.fetch_update(Relaxed, Relaxed, |known| (known == 0 || micros < known).then_some(micros));
+    }
+
+    fn shortest(&self) -> Option<Duration> {
+        Some(self.0.load(Relaxed)).filter(|micros| *micros > 0).map(Duration::from_micros)
     }
 }
 
@@ -281,7 +306,7 @@ impl Client {
             .http1_only()
             .tcp_nodelay(true)
             .connect_timeout(options.connect_timeout)
-            .pool_max_idle_per_host(options.streams.max(1) + 4)
+            .pool_max_idle_per_host(options.streams.unwrap_or(MAX_STREAMS) + 4)
             .pool_idle_timeout(Duration::from_secs(30))
             .redirect(reqwest::redirect::Policy::none());
         if is_loopback {
@@ -291,13 +316,14 @@ impl Client {
             builder = builder.unix_socket(socket).no_proxy();
         }
         let http = builder.build().map_err(|error| usage(error.to_string()))?;
-        let streams = options.streams.clamp(1, 64);
+        let streams = options.streams.map(|streams| streams.clamp(1, MAX_STREAMS));
         Ok(Self {
             inner: Arc::new(Inner {
                 http,
                 bases: Arc::new(Bases { urls, current: AtomicUsize::new(0) }),
                 retry: options.retry,
                 streams,
+                rtt: Arc::default(),
                 stall_timeout: options.stall_timeout,
                 headers: HeaderMap::new(),
                 reached: Arc::default(),
@@ -357,8 +383,29 @@ impl Client {
         self.inner.bases.now()
     }
 
+    /// Returns how many streams a bulk transfer takes.
     pub(crate) fn streams(&self) -> usize {
-        self.inner.streams
+        self.inner.streams.unwrap_or_else(|| self.tuned().count)
+    }
+
+    /// Returns how many streams the path to the site asks for, by what was measured so far, and why.
+    pub fn tuned(&self) -> Streams {
+        Streams::for_path(self.inner.rtt.shortest())
+    }
+
+    /// Opens connections ahead of a bulk transfer, while other things are asked: each takes two round trips, and as many
+    /// again until it is up to speed. What goes wrong is found out by the transfer.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    pub fn warm_up(&self) {
+        for _ in 0..self.inner.streams.unwrap_or(WARM_STREAMS) {
+            let client = self.clone();
+            tokio::spawn(async move {
+                let call = Call::new("open a connection", Method::GET, "/livez");
+                drop(client.fetch_once(&call, None).await);
+            });
+        }
     }
 
     pub(crate) fn elsewhere(&self) -> Option<&Arc<Elsewhere>> {
@@ -545,7 +592,10 @@ impl Client {
             match tokio::time::timeout_at(last + self.inner.stall_timeout, &mut send).await {
                 Ok(response) => {
                     let response = response.map_err(|error| Error::transport(operation, error))?;
-                    self.inner.reached.store(true, Relaxed);
+                    let is_first = !self.inner.reached.swap(true, Relaxed);
+                    if sent.is_none() {
+                        self.inner.rtt.note(began.elapsed(), is_first);
+                    }
                     let date = response
                         .headers()
                         .get(DATE)
@@ -646,5 +696,18 @@ mod tests {
         for url in ["", "data.example.org", "ftp://x/", "//x"] {
             assert!(with_token(url).is_err(), "{url:?}");
         }
+    }
+
+    #[test]
+    fn the_shortest_round_trip_counts_and_a_first_answer_takes_three() {
+        let rtt = RoundTrip::default();
+        assert_eq!(rtt.shortest(), None);
+        let ms = Duration::from_millis;
+        rtt.note(ms(150), true);
+        assert_eq!(rtt.shortest(), Some(ms(50)));
+        rtt.note(ms(80), false);
+        assert_eq!(rtt.shortest(), Some(ms(50)));
+        rtt.note(ms(49), false);
+        assert_eq!(rtt.shortest(), Some(ms(49)));
     }
 }

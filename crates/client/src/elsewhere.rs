@@ -40,7 +40,7 @@ const MAX_PLACES: usize = 1024;
 /// The sites to which a client was sent.
 #[derive(Debug)]
 pub(crate) struct Elsewhere {
-    streams: usize,
+    streams: Option<usize>,
     connect_timeout: Duration,
     stall_timeout: Duration,
     sites: Mutex<HashMap<SiteId, Known>>,

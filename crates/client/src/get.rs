@@ -29,6 +29,8 @@ mod small;
 
 /// Objects from this size on come over several streams.
 const LARGE: u64 = 8 << 20;
+/// The same for one that is got alone: there are no others to fill the streams.
+const LARGE_ALONE: u64 = 2 << 20;
 /// Most objects and bytes of one request for small ones.
 const BATCH_ITEMS: usize = 1000;
 const BATCH_BYTES: u64 = 64 << 20;
@@ -92,7 +94,18 @@ impl Client {
         local: &Path,
         options: &GetOptions,
     ) -> crate::Result<Report> {
-        let entry = self.stat(path).await?;
+        self.get_found(self.stat(path).await?, local, options).await
+    }
+
+    /// The same for an object that was looked at already.
+    ///
+    /// # Errors
+    /// As [`Client::get_file`].
+    ///
+    /// # Cancellation
+    /// As [`Client::get_file`].
+    pub async fn get_found(&self, entry: Entry, local: &Path, options: &GetOptions) -> crate::Result<Report> {
+        let path = &entry.path;
         let (sender, found) = mpsc::channel(1);
         let Some(content) = entry.content else {
             let detail = format!("{path} is a collection");
@@ -103,7 +116,7 @@ impl Client {
         let _ = sender.try_send(Ok(wanted));
         drop(sender);
         let parent = local.parent().filter(|parent| !parent.as_os_str().is_empty()).map(Path::to_owned);
-        Ok(self.fetch_all(found, parent.unwrap_or_else(|| ".".into()), options).await)
+        Ok(self.fetch_all(found, LARGE_ALONE, parent.unwrap_or_else(|| ".".into()), options).await)
     }
 
     /// Gets what is in a collection into a local directory, which is made if it is missing.
@@ -134,7 +147,7 @@ impl Client {
         let (sender, found) = mpsc::channel(FOUND_AHEAD);
         let listing =
             tokio::spawn(list(self.clone(), path.clone(), local.to_owned(), options.clone(), sender));
-        let report = self.fetch_all(found, local.to_owned(), options).await;
+        let report = self.fetch_all(found, LARGE, local.to_owned(), options).await;
         listing.abort();
         Ok(report)
     }
@@ -142,6 +155,7 @@ impl Client {
     async fn fetch_all(
         &self,
         found: mpsc::Receiver<Result<Wanted, Item>>,
+        large: u64,
         root: PathBuf,
         options: &GetOptions,
     ) -> Report {
@@ -150,6 +164,7 @@ impl Client {
         let transfer = Transfer {
             client: self.clone(),
             options,
+            large,
             slots: Arc::new(Semaphore::new(self.streams())),
             jobs: JoinSet::new(),
             batch: Vec::new(),
@@ -265,6 +280,8 @@ enum Ended {
 struct Transfer<'a> {
     client: Client,
     options: &'a GetOptions,
+    /// Objects from this size on come alone.
+    large: u64,
     slots: Arc<Semaphore>,
     jobs: JoinSet<Ended>,
     batch: Vec<Wanted>,
@@ -364,7 +381,7 @@ impl Transfer<'_> {
         if self.options.dry_run {
             let replaces = wanted.replaces;
             self.tell(report, wanted.item(Outcome::Planned { replaces }));
-        } else if wanted.content.size >= LARGE {
+        } else if wanted.content.size >= self.large {
             let (client, slots, progress) =
                 (self.client.clone(), self.slots.clone(), self.options.progress.clone());
             self.jobs.spawn(async move {

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use percale_api::entries::{Content, Kind};
+use percale_api::entries::{Content, Entry, Kind};
 use percale_api::uploads::{Committed, Condition};
 use percale_core::{ErrorCode, ObjectPath};
 use tokio::sync::{Semaphore, mpsc};
@@ -32,6 +32,8 @@ pub use crate::walk::{Candidate, Filter, Links};
 /// Files from this size on are sent by uploads of their own. Below it a repeated batch costs less than the two extra
 /// calls of an upload.
 const LARGE: u64 = 8 << 20;
+/// The same for a file that is put alone: there are no others to fill the streams.
+const LARGE_ALONE: u64 = 2 << 20;
 /// What the walk may be ahead of the transfer.
 const FOUND_AHEAD: usize = 2048;
 /// A batch that is not full goes off when the walk has found nothing for this long.
@@ -76,6 +78,23 @@ impl Client {
         target: &ObjectPath,
         options: &PutOptions,
     ) -> crate::Result<Report> {
+        self.put_file_over(local, target, self.find(target).await?, options).await
+    }
+
+    /// The same where it is known what is at the path.
+    ///
+    /// # Errors
+    /// As [`Client::put_file`].
+    ///
+    /// # Cancellation
+    /// As [`Client::put_file`].
+    pub async fn put_file_over(
+        &self,
+        local: &Path,
+        target: &ObjectPath,
+        entry: Option<Entry>,
+        options: &PutOptions,
+    ) -> crate::Result<Report> {
         let operation = format!("put {target}");
         let path = local.to_owned();
         let size = blocking(&operation, move || {
@@ -84,7 +103,6 @@ impl Client {
             Ok(metadata.len())
         })
         .await?;
-        let entry = self.find(target).await?;
         if entry.as_ref().is_some_and(|entry| entry.kind == Kind::Collection) {
             let detail = format!("{target} is a collection");
             return Err(Error::new(ErrorKind::Usage, ErrorCode::IsCollection, operation, detail));
@@ -95,7 +113,7 @@ impl Client {
         // There is room for one, and the receiver is alive.
         let _ = sender.try_send(file);
         drop(sender);
-        Ok(self.transfer(found, options).await)
+        Ok(self.transfer(found, LARGE_ALONE, options).await)
     }
 
     /// Puts what is in a local directory into a collection, which is made if it is missing.
@@ -142,16 +160,17 @@ impl Client {
             sender,
         );
         let walking = tokio::spawn(walk);
-        let report = self.transfer(found, options).await;
+        let report = self.transfer(found, LARGE, options).await;
         walking.abort();
         Ok(report)
     }
 
-    async fn transfer(&self, found: mpsc::Receiver<Found>, options: &PutOptions) -> Report {
+    async fn transfer(&self, found: mpsc::Receiver<Found>, large: u64, options: &PutOptions) -> Report {
         let mut report = Report::default();
         let transfer = Transfer {
             client: self.clone(),
             options,
+            large,
             slots: Arc::new(Semaphore::new(self.streams())),
             jobs: JoinSet::new(),
             batch: Vec::new(),
@@ -206,6 +225,8 @@ enum Ended {
 struct Transfer<'a> {
     client: Client,
     options: &'a PutOptions,
+    /// Files from this size on are sent alone.
+    large: u64,
     slots: Arc<Semaphore>,
     jobs: JoinSet<Ended>,
     batch: Vec<Wanted>,
@@ -318,7 +339,7 @@ impl Transfer<'_> {
         if self.options.dry_run {
             let replaces = wanted.existing.is_some();
             self.tell(report, wanted.item(Outcome::Planned { replaces }));
-        } else if wanted.size >= LARGE {
+        } else if wanted.size >= self.large {
             self.upload(wanted);
         } else {
             if self.batch_bytes + wanted.size > push::MAX_BYTES {

@@ -28,8 +28,9 @@ mod state;
 
 pub(crate) use state::StateFile;
 
-/// What a stream takes at a time. Small enough that all end together, large enough that a stream reads ahead.
-const SEGMENT: u64 = 16 << 20;
+/// What a stream takes at a time, at most and at least. Small enough that all end together, large enough that a stream
+/// reads ahead.
+const SEGMENT: std::ops::RangeInclusive<u64> = 1 << 20..=16 << 20;
 /// Time after which a stream begins no further segment (`docs/design/frames.md`: a body lasts at most about 60 s).
 const BODY_TIME: Duration = Duration::from_secs(40);
 /// Times that the server may say "incomplete" at the commit, or fail without any byte having arrived in between.
@@ -78,13 +79,15 @@ impl Shared {
     fn plan(&self, missing: &RangeSet) {
         let size = self.source.size();
         let aligned: RangeSet = missing.iter().map(|range| range.align_out(GROUP_SIZE, size)).collect();
+        let share = aligned.total().0 / (2 * self.client.streams() as u64);
+        let share = share.clamp(*SEGMENT.start(), *SEGMENT.end()).div_ceil(GROUP_SIZE) * GROUP_SIZE;
         let mut segments = self.segments.lock().unwrap_or_else(PoisonError::into_inner);
         segments.clear();
         for range in aligned.iter() {
             let mut at = range.start();
             while at < range.end() {
                 // Segments end at multiples of their size, wherever they begin.
-                let end = ((at / SEGMENT + 1) * SEGMENT).min(range.end());
+                let end = ((at / share + 1) * share).min(range.end());
                 segments.extend(ByteRange::new(at, end));
                 at = end;
             }

@@ -588,7 +588,7 @@ impl Fabric {
             }
         };
         options.retry = RetryPolicy::never();
-        options.streams = STREAMS;
+        options.streams = Some(STREAMS);
         options.stall_timeout = self.own().stall_timeout;
         options.connect_timeout = options.connect_timeout.min(options.stall_timeout);
         let client = Client::new(options)?;

@@ -4,14 +4,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
-use percale_api::entries::Kind;
+use percale_api::entries::{Entry, Kind};
 use percale_api::tasks::{NewTask, TaskSpec};
 use percale_client::get::GetOptions;
 use percale_client::put::{Compare, Links, PutOptions, default_state_dir};
 use percale_client::{Client, Progress, Report};
 use percale_core::{ErrorCode, ObjectPath};
 
-use super::namespace::goes_into;
+use super::namespace::{goes_into, look_at};
 use super::task;
 use crate::address::{Address, FabricPath, LocalPath, show};
 use crate::context::Context;
@@ -22,6 +22,9 @@ use crate::wildcards::expand;
 mod report;
 
 pub(super) use report::Reporter;
+
+/// From so many bytes on, connections are opened while it is still found out what to do.
+const BULK: u64 = 2 << 20;
 
 /// What all three take.
 #[derive(Debug, Args)]
@@ -296,7 +299,13 @@ async fn put_all(context: &Context, args: &TransferArgs, from: Vec<LocalPath>, t
         sources.push((source, metadata.is_dir()));
     }
     let several = sources.len();
-    let into = context.interruptible(goes_into(&client, &to, several)).await??;
+    let is_bulk = |path: &Path, is_directory| {
+        is_directory || std::fs::metadata(path).is_ok_and(|metadata| metadata.len() >= BULK)
+    };
+    if sources.iter().any(|(source, is_directory)| is_bulk(&source.path, *is_directory)) {
+        client.warm_up();
+    }
+    let (into, entry) = context.interruptible(look_at(&client, &to, several)).await??;
     let bar = context.bar(&progress, "put");
     let mut whole = Ok(Report::default());
     for (source, is_directory) in sources {
@@ -304,8 +313,10 @@ async fn put_all(context: &Context, args: &TransferArgs, from: Vec<LocalPath>, t
             let target = if source.means_contents { to.path.clone() } else { join(&to.path, &source.path)? };
             client.put_tree(&source.path, &target, &options).await
         } else {
-            let target = if into { join(&to.path, &source.path)? } else { to.path.clone() };
-            client.put_file(&source.path, &target, &options).await
+            match into {
+                true => client.put_file(&source.path, &join(&to.path, &source.path)?, &options).await,
+                false => client.put_file_over(&source.path, &to.path, entry.clone(), &options).await,
+            }
         };
         whole = reporter.join(whole, result);
         if context.cancel.is_cancelled() {
@@ -343,7 +354,11 @@ async fn get_all(context: &Context, args: &TransferArgs, from: Vec<FabricPath>, 
         if entry.kind == Kind::Collection && !args.recursive {
             return Err(needs_recursive(&source.to_string()));
         }
-        sources.push((source, entry.kind));
+        sources.push((source, entry));
+    }
+    let is_bulk = |entry: &Entry| entry.content.as_ref().is_none_or(|content| content.size >= BULK);
+    if sources.iter().any(|(_, entry)| is_bulk(entry)) {
+        client.warm_up();
     }
     let is_directory = to.path.is_dir();
     let into = is_directory || to.means_contents || sources.len() > 1;
@@ -353,9 +368,9 @@ async fn get_all(context: &Context, args: &TransferArgs, from: Vec<FabricPath>, 
     }
     let bar = context.bar(&progress, "get");
     let mut whole = Ok(Report::default());
-    for (source, kind) in sources {
+    for (source, entry) in sources {
         let name = source.path.name().unwrap_or_default();
-        let result = if kind == Kind::Collection {
+        let result = if entry.kind == Kind::Collection {
             let target = if source.means_contents { to.path.clone() } else { to.path.join(name) };
             client.get_tree(&source.path, &target, &options).await
         } else {
@@ -364,7 +379,7 @@ async fn get_all(context: &Context, args: &TransferArgs, from: Vec<FabricPath>, 
                 made.map_err(|error| Failure::local("make the directory", &to.path, &error))?;
             }
             let target = if into { to.path.join(name) } else { to.path.clone() };
-            client.get_file(&source.path, &target, &options).await
+            client.get_found(entry, &target, &options).await
         };
         whole = reporter.join(whole, result);
         if context.cancel.is_cancelled() {

@@ -22,7 +22,7 @@ use crate::read::verify;
 use crate::upload::blocking;
 
 /// Smallest and largest range that a stream asks for at a time.
-const SEGMENT: std::ops::RangeInclusive<u64> = 16 << 20..=256 << 20;
+const SEGMENT: std::ops::RangeInclusive<u64> = 1 << 20..=64 << 20;
 /// Groups that wait to be written in each stream.
 const QUEUED_GROUPS: usize = 6;
 
