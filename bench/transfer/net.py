@@ -47,7 +47,8 @@ class Emulated:
     def __init__(self, sites, rtt="50ms", rate="1.2gbit", loss="0", behind_nat=(), tcpmem=None):
         self.wan = emulator()
         if self.wan is None:
-            sys.exit("SKIPPED: the emulated network is not here (PERCALE_WAN names its command), or this is not root")
+            print("SKIPPED: the emulated network is not here (PERCALE_WAN names its command), or this is not root", file=sys.stderr)
+            sys.exit(0)
         self.sites, self.rtt, self.rate, self.loss = sites, rtt, rate, loss
         self.behind_nat, self.tcpmem = behind_nat, tcpmem
         self.name = f"{rtt} {rate}" + (f" loss {loss}" if loss != "0" else "") + (f" tcpmem {tcpmem}" if tcpmem else "")
