@@ -31,9 +31,9 @@ use crate::stores::OpenStore;
 use crate::{ApiError, AppState, Result};
 
 /// Bytes of small objects in one stream: what is held in memory and flushed at once in some tens of milliseconds.
-const BATCH_BYTES: u64 = 32 << 20;
-/// Streams of small objects at once: while one is written, the next arrives.
-const BATCHES: usize = 3;
+const BATCH_BYTES: u64 = 8 << 20;
+/// Streams of small objects at once: while some are written and told, which takes two round trips, others arrive.
+const BATCHES: usize = 8;
 /// Large objects at once.
 const LARGE: usize = 4;
 /// Small objects that are read at once from own stores.

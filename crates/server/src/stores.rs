@@ -5,9 +5,9 @@ use std::sync::{Arc, RwLock};
 use std::time::{Duration, Instant};
 
 use percale_catalog::{Catalog, NewStore, StoreLayout, StoreState};
-use percale_core::ErrorCode;
 use percale_core::ids::{SiteId, StoreId};
 use percale_core::path::SpaceName;
+use percale_core::{ByteCount, ErrorCode};
 use percale_store::SharedStore;
 use percale_store::wrappers::{StackPolicy, standard_stack};
 use percale_trust::Sealer;
@@ -34,7 +34,30 @@ impl OpenStore {
     pub fn is_managed(&self) -> bool {
         self.row.layout == StoreLayout::Managed
     }
+
+    /// Fails if the storage tells that it has no room for so many bytes and [`KEPT_FREE`] besides.
+    ///
+    /// # Errors
+    /// `NoSpace`.
+    pub async fn require_room(&self, size: ByteCount) -> Result<()> {
+        if !self.store.capabilities().usage {
+            return Ok(());
+        }
+        // What cannot be asked is found out by writing.
+        let Ok(usage) = self.store.usage().await else { return Ok(()) };
+        if size.0.saturating_add(KEPT_FREE.0) <= usage.free.0 {
+            return Ok(());
+        }
+        let (name, free) = (&self.row.name, usage.free);
+        let detail =
+            format!("store {name} has {free} free, {KEPT_FREE} of which are kept; {size} do not fit");
+        Err(ApiError::new(ErrorCode::NoSpace, detail))
+    }
 }
+
+/// Kept free of what is kept for a resume: the catalog often lies on the same disk, and without room for it nothing could be
+/// given up any more.
+const KEPT_FREE: ByteCount = ByteCount::mib(8);
 
 /// The stores of this site, opened when they are first needed.
 pub struct Registry {

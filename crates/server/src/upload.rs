@@ -24,7 +24,7 @@ use percale_store::{
 use serde::{Deserialize, Serialize};
 use tokio::sync::RwLock;
 
-use crate::error::{ApiError, Result};
+use crate::error::{ApiError, OnPath as _, Result};
 use crate::publish::{NewObject, Publisher, StagedContent, key_for_stage};
 use crate::stores::{OpenStore, Registry};
 
@@ -127,6 +127,7 @@ impl Uploads {
             let detail = format!("{size} are more than the {most} that one object may have here");
             return Err(ApiError::new(ErrorCode::PayloadTooLarge, detail).with_path(&new.path));
         }
+        store.require_room(size).await.on_path(&new.path)?;
         let owner = owner_of(caller);
         let lease = self
             .catalog

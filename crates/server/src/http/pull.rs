@@ -167,26 +167,22 @@ async fn send_all(
 
 async fn open_all(app: &AppState, reading: &Reading, items: &[PullItem]) -> Vec<Result<OpenVersion>> {
     let caller = &reading.session.caller;
-    let by_path = items.iter().filter(|item| by_id(item).is_none());
-    let paths: Vec<_> = by_path.map(|item| item.path.clone()).collect();
-    let mut current = app.catalog.open_many(caller, &paths).await.into_iter();
+    let paths: Vec<_> = items.iter().map(|item| item.path.clone()).collect();
+    // All in few statements. What was moved or replaced meanwhile is looked for one by one.
+    let current = app.catalog.open_many(caller, &paths).await;
     let mut opened = Vec::with_capacity(items.len());
-    for item in items {
-        let is_current = by_id(item).is_none();
-        let current = if is_current { current.next() } else { None };
+    for (item, current) in items.iter().zip(current) {
         if let Err(error) = reading.wanted(&item.path, item.version) {
             opened.push(Err(error));
             continue;
         }
-        let found = match by_id(item) {
-            Some((space, version)) => app.catalog.open_by_id(caller, space, version).await,
-            None => match (current, item.version) {
-                (Some(Ok(current)), Some(wanted)) if current.version != wanted => {
-                    app.catalog.open_object(caller, &item.path, Some(wanted)).await
-                }
-                (Some(current), _) => current,
-                (None, wanted) => app.catalog.open_object(caller, &item.path, wanted).await,
-            },
+        let found = match (by_id(item), item.version, current) {
+            (Some(id), _, Ok(current)) if (current.space, current.version) == id => Ok(current),
+            (Some((space, version)), ..) => app.catalog.open_by_id(caller, space, version).await,
+            (None, Some(wanted), Ok(current)) if current.version != wanted => {
+                app.catalog.open_object(caller, &item.path, Some(wanted)).await
+            }
+            (None, _, current) => current,
         };
         opened.push(found.map_err(|error| ApiError::from(error).with_path(&item.path)));
     }

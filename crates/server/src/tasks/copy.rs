@@ -21,8 +21,8 @@ use crate::publish::NewObject;
 use crate::upload::space_of;
 use crate::{ApiError, OnPath as _, Result};
 
-/// Entries in one step; the small objects of a step are published together.
-const STEP: usize = 500;
+/// Entries in one step: what small objects fill all streams with.
+const STEP: usize = 4000;
 /// Names that are looked at or made at once.
 const NAMES: usize = 16;
 /// Before the cursors of the two passes of a sync.

@@ -19,8 +19,8 @@ use crate::app::system_caller;
 use crate::fetch::{Become, Fetch, Wanted};
 use crate::{ApiError, OnPath as _, Result};
 
-/// Entries in one step: two batches of small objects.
-const STEP: usize = 1000;
+/// Entries in one step: what small objects fill all streams with.
+const STEP: usize = 4000;
 /// Arrivals that are looked at in one step.
 const ARRIVALS: usize = 1000;
 /// How long this site's follower is waited for at the end, so that whoever looks then sees the copies.
