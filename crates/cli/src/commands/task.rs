@@ -17,7 +17,8 @@ use crate::duration::Span;
 use crate::failure::{Failure, Result};
 use crate::output::{Output, count, duration, size, time};
 
-/// Between two looks at a task, at first and later: quick tasks are told at once, long ones cost the site little.
+/// Between two looks at a task, a tenth of the time that it was watched, within these: quick tasks are told at once, long ones
+/// cost the site little.
 const FIRST_LOOK: Duration = Duration::from_millis(50);
 const LAST_LOOK: Duration = Duration::from_secs(2);
 /// Between two lines where there is no terminal.
@@ -312,6 +313,7 @@ pub async fn attach(
         bar.set_prefix(verb);
         bar
     });
+    let began = Instant::now();
     let mut look = FIRST_LOOK;
     let mut told = Instant::now();
     while !task.state.is_final() {
@@ -347,7 +349,7 @@ pub async fn attach(
                 return Err(Failure::new(ErrorCode::Interrupted, message).with_hint(hint));
             }
         }
-        look = (look * 3 / 2).min(LAST_LOOK);
+        look = (began.elapsed() / 10).clamp(FIRST_LOOK, LAST_LOOK);
         task = match context.interruptible(client.task(task.id)).await {
             Ok(task) => task?,
             Err(_) => continue,
