@@ -13,6 +13,7 @@ use percale_api::uploads::{CommitUpload, Committed, Condition, ItemDone, NewUplo
 use percale_core::range::RangeSet;
 use percale_core::tree::{GROUP_SIZE, HashTree, group_count, group_range, hash_group};
 use percale_core::{ByteCount, ByteRange, ErrorCode, ObjectPath};
+use percale_mover::tuning::cut;
 use percale_mover::{Encoder, ReceivedGroups};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -79,19 +80,8 @@ impl Shared {
     fn plan(&self, missing: &RangeSet) {
         let size = self.source.size();
         let aligned: RangeSet = missing.iter().map(|range| range.align_out(GROUP_SIZE, size)).collect();
-        let share = aligned.total().0 / (2 * self.client.streams() as u64);
-        let share = share.clamp(*SEGMENT.start(), *SEGMENT.end()).div_ceil(GROUP_SIZE) * GROUP_SIZE;
-        let mut segments = self.segments.lock().unwrap_or_else(PoisonError::into_inner);
-        segments.clear();
-        for range in aligned.iter() {
-            let mut at = range.start();
-            while at < range.end() {
-                // Segments end at multiples of their size, wherever they begin.
-                let end = ((at / share + 1) * share).min(range.end());
-                segments.extend(ByteRange::new(at, end));
-                at = end;
-            }
-        }
+        *self.segments.lock().unwrap_or_else(PoisonError::into_inner) =
+            cut(&aligned, self.client.streams(), SEGMENT);
         let missing = aligned.total().0;
         let arrived = size.0.saturating_sub(missing);
         let counted = self.active.done();

@@ -2,8 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a test says what it expects by failing")]
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream};
+mod common;
+
+use std::io::Write;
+use std::net::TcpListener;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
@@ -11,6 +13,8 @@ use percale_api::Problem;
 use percale_api::spaces::NewSpace;
 use percale_client::{Client, ClientOptions, ErrorKind, Retry};
 use percale_core::ErrorCode;
+
+use crate::common::read_head;
 
 /// What the server does with the next request.
 enum Step {
@@ -49,27 +53,6 @@ fn server(steps: Vec<Step>) -> (Client, mpsc::Receiver<String>) {
         }
     });
     (Client::new(options).unwrap(), heads)
-}
-
-/// Reads the head of a request, and its body so that nothing is left when the connection closes.
-fn read_head(stream: &TcpStream) -> String {
-    let mut reader = BufReader::new(stream);
-    let mut head = String::new();
-    let mut body = 0;
-    loop {
-        let mut line = String::new();
-        reader.read_line(&mut line).unwrap();
-        let lower = line.to_ascii_lowercase();
-        if let Some(len) = lower.strip_prefix("content-length:") {
-            body = len.trim().parse().unwrap();
-        }
-        if line.trim().is_empty() {
-            break;
-        }
-        head += &lower;
-    }
-    reader.read_exact(&mut vec![0; body]).unwrap();
-    head
 }
 
 fn problem(code: ErrorCode) -> String {

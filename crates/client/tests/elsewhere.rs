@@ -3,7 +3,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test says what it expects by failing")]
 
-use std::io::{BufRead, BufReader, Read, Write};
+mod common;
+
+use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::sync::mpsc::{Receiver, channel};
@@ -19,6 +21,8 @@ use percale_core::{ByteCount, Position, Timestamp};
 use percale_mover::Encoder;
 use percale_trust::tls::{CertificateSource, SiteCertificate, TlsConfigs};
 use percale_trust::{ServerTls, SiteKey};
+
+use crate::common::read_head;
 
 const CONTENT: &[u8] = b"what is in the object";
 
@@ -73,7 +77,7 @@ fn frames(answer: &Answer) -> Vec<u8> {
 }
 
 fn reply(stream: &mut (impl Read + Write), answer: &Answer) -> String {
-    let head = read_head(stream);
+    let head = read_head(&mut *stream);
     let body = match answer {
         Answer::Entry => entry().into_bytes(),
         answer => frames(answer),
@@ -83,26 +87,6 @@ fn reply(stream: &mut (impl Read + Write), answer: &Answer) -> String {
     stream.write_all(answer.as_bytes()).unwrap();
     stream.write_all(&body).unwrap();
     stream.flush().unwrap();
-    head
-}
-
-/// Reads the head of a request and its body, and returns the head.
-fn read_head(stream: &mut impl Read) -> String {
-    let mut reader = BufReader::new(stream);
-    let (mut head, mut body) = (String::new(), 0);
-    loop {
-        let mut line = String::new();
-        reader.read_line(&mut line).unwrap();
-        let lower = line.to_ascii_lowercase();
-        if let Some(len) = lower.strip_prefix("content-length:") {
-            body = len.trim().parse().unwrap();
-        }
-        if line.trim().is_empty() {
-            break;
-        }
-        head += &lower;
-    }
-    reader.read_exact(&mut vec![0; body]).unwrap();
     head
 }
 

@@ -4,9 +4,15 @@
 //! kernel keeps of unacknowledged bytes, and that is bounded by `net.ipv4.tcp_wmem`, 4 MiB on an untuned host, whatever the
 //! line could carry. So the number of connections that fill a line is `rate × rtt / window`.
 
+use std::collections::VecDeque;
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::sync::OnceLock;
 use std::time::Duration;
+
+use percale_core::ByteRange;
+use percale_core::range::RangeSet;
+use percale_core::tree::GROUP_SIZE;
 
 /// The rate that a pair of servers is made to reach, in bytes a second: 5 Gbit/s, what two cores encrypt and verify. A
 /// faster path only takes longer to fill if its window is small.
@@ -62,6 +68,23 @@ impl fmt::Display for Streams {
     }
 }
 
+/// Cuts what is missing of a content into segments of whole groups, for streams that take one after the other: two or more for
+/// each stream, so that all end together, as far as the `share` of bytes of a segment allows.
+pub fn cut(missing: &RangeSet, streams: usize, share: RangeInclusive<u64>) -> VecDeque<ByteRange> {
+    let wanted = missing.total().0 / (2 * streams.max(1) as u64);
+    let share = wanted.clamp(*share.start(), *share.end()).div_ceil(GROUP_SIZE) * GROUP_SIZE;
+    let mut segments = VecDeque::new();
+    for range in missing.iter() {
+        let mut at = range.start();
+        while at < range.end() {
+            let end = (at + share).min(range.end());
+            segments.extend(ByteRange::new(at, end));
+            at = end;
+        }
+    }
+    segments
+}
+
 /// Returns how many bytes a connection of this host keeps in flight at most. Read once.
 pub fn window() -> u64 {
     static WINDOW: OnceLock<u64> = OnceLock::new();
@@ -74,7 +97,28 @@ pub fn window() -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use percale_core::ByteCount;
+
     use super::*;
+    use crate::ReceivedGroups;
+
+    #[test]
+    fn segments_are_whole_groups_and_cover_what_is_missing() {
+        let size = ByteCount((1 << 30) + 17);
+        let missing = ReceivedGroups::new(size).missing();
+        let share = 4 << 20..=64 << 20;
+        for streams in [0, 1, 4, 16, 1000] {
+            let segments = cut(&missing, streams, share.clone());
+            let mut at = 0;
+            for segment in &segments {
+                assert_eq!((segment.start(), segment.start() % GROUP_SIZE), (at, 0));
+                assert!(segment.len() <= *share.end());
+                at = segment.end();
+            }
+            assert_eq!(at, size.0);
+        }
+        assert_eq!(cut(&ReceivedGroups::new(ByteCount(5 << 20)).missing(), 10, share).len(), 2);
+    }
 
     #[test]
     fn a_long_path_with_small_windows_takes_more_connections() {

@@ -166,6 +166,18 @@ impl Registry {
         self.get(id).await
     }
 
+    /// Returns the row of an own store.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    pub async fn named(&self, name: &str) -> Result<percale_catalog::Store> {
+        let found = self.catalog.stores().await?.into_iter().find(|store| store.name == name);
+        found.ok_or_else(|| {
+            let shown: String = name.chars().take(80).collect();
+            ApiError::new(ErrorCode::NotFound, format!("no store of this site is named '{shown}'"))
+        })
+    }
+
     /// Returns another store of this site for data of a space that is moved off one: the space's own if it takes new data,
     /// else any that does.
     ///

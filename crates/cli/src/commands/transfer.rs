@@ -48,7 +48,7 @@ pub struct CommonArgs {
     /// When something that is there counts as the same: content, mtime, size, exists
     #[arg(long, value_name = "HOW", default_value = "content", hide_possible_values = true)]
     pub compare: CompareArg,
-    /// Streams at once
+    /// Streams at once; as many as the round trip to the site asks for if absent
     #[arg(long, short, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=64))]
     pub jobs: Option<u8>,
     /// Take what symbolic links point at, instead of passing them over

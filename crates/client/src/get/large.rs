@@ -5,8 +5,9 @@ use std::sync::{Arc, Mutex};
 
 use percale_api::uploads::PullItem;
 use percale_core::range::RangeSet;
-use percale_core::tree::{GROUP_SIZE, HashTree};
+use percale_core::tree::HashTree;
 use percale_core::{ByteCount, ByteRange, ErrorCode};
+use percale_mover::tuning::cut;
 use percale_mover::{DataFrame, Frame, ReceivedGroups};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
@@ -142,20 +143,11 @@ async fn receive(shared: &Arc<Shared>, slots: &Arc<Semaphore>) -> crate::Result<
 
 /// Hands out what is missing and returns how many streams that is worth.
 fn plan(shared: &Shared, missing: &RangeSet) -> usize {
-    let streams = shared.client.streams() as u64;
-    let share = (missing.total().0 / (2 * streams)).clamp(*SEGMENT.start(), *SEGMENT.end());
-    let share = share.div_ceil(GROUP_SIZE) * GROUP_SIZE;
-    let mut segments = lock(&shared.segments);
-    segments.clear();
-    for range in missing.iter() {
-        let mut at = range.start();
-        while at < range.end() {
-            let end = (at + share).min(range.end());
-            segments.extend(ByteRange::new(at, end));
-            at = end;
-        }
-    }
-    shared.client.streams().min(segments.len())
+    let streams = shared.client.streams();
+    let segments = cut(missing, streams, SEGMENT);
+    let worth = streams.min(segments.len());
+    *lock(&shared.segments) = segments;
+    worth
 }
 
 /// Brings a segment; if that fails at another site, what is missing of it through the one that was asked.

@@ -5,6 +5,7 @@
 //! come. A site that fails or lies is asked for nothing more, and what it did not send is asked for at the next one.
 
 use std::collections::VecDeque;
+use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures::stream::FuturesUnordered;
@@ -13,10 +14,10 @@ use percale_api::uploads::PullItem;
 use percale_catalog::OpenVersion;
 use percale_client::pull::{FrameStream, parse_problem};
 use percale_core::ids::SiteId;
-use percale_core::range::RangeSet;
-use percale_core::tree::{GROUP_SIZE, HashTree};
+use percale_core::tree::HashTree;
 use percale_core::{ByteRange, ErrorCode};
 use percale_federation::Acting;
+use percale_mover::tuning::cut;
 use percale_mover::{DataFrame, Frame, ReceivedGroups};
 use percale_store::Stage;
 use tokio::sync::{Semaphore, mpsc};
@@ -24,11 +25,9 @@ use tokio::sync::{Semaphore, mpsc};
 use super::OPERATION;
 use crate::{ApiError, AppState, Result};
 
-/// What a stream asks for at a time, at most. Small enough that all end together, large enough that the round trip between
-/// two requests does not show.
-const SEGMENT: u64 = 64 << 20;
-/// And at least.
-const LEAST_SEGMENT: u64 = 4 << 20;
+/// What a stream asks for at a time, at least and at most. Small enough that all end together, large enough that the round trip
+/// between two requests does not show.
+const SEGMENT: RangeInclusive<u64> = 4 << 20..=64 << 20;
 /// Groups that wait to be written in each stream.
 const QUEUED_GROUPS: usize = 4;
 
@@ -63,7 +62,7 @@ impl Large<'_> {
     pub async fn bring(&self, sites: VecDeque<SiteId>, streams: usize) -> Result<()> {
         let size = self.version.size;
         let received = ReceivedGroups::new(size);
-        let segments = cut(&received.missing(), streams);
+        let segments = cut(&received.missing(), streams, SEGMENT);
         let work = Mutex::new(Work { segments, received, sites, fault: None });
         loop {
             let count = streams.min(lock(&work).segments.len());
@@ -82,7 +81,7 @@ impl Large<'_> {
                 let none = || ApiError::internal("a version without copies was fetched");
                 return Err(work.fault.take().unwrap_or_else(none));
             }
-            work.segments = cut(&work.received.missing(), streams);
+            work.segments = cut(&work.received.missing(), streams, SEGMENT);
         }
     }
 
@@ -212,45 +211,5 @@ impl Fault {
 
     fn theirs(error: ApiError) -> Self {
         Self { error, is_ours: false }
-    }
-}
-
-/// Cuts what is missing into segments: two or more for each stream, of whole groups.
-fn cut(missing: &RangeSet, streams: usize) -> VecDeque<ByteRange> {
-    let share = (missing.total().0 / (2 * streams.max(1) as u64)).clamp(LEAST_SEGMENT, SEGMENT);
-    let share = share.div_ceil(GROUP_SIZE) * GROUP_SIZE;
-    let mut segments = VecDeque::new();
-    for range in missing.iter() {
-        let mut at = range.start();
-        while at < range.end() {
-            let end = (at + share).min(range.end());
-            segments.extend(ByteRange::new(at, end));
-            at = end;
-        }
-    }
-    segments
-}
-
-#[cfg(test)]
-mod tests {
-    use percale_core::ByteCount;
-
-    use super::*;
-
-    #[test]
-    fn segments_are_whole_groups_and_cover_what_is_missing() {
-        let size = ByteCount((1 << 30) + 17);
-        let missing = ReceivedGroups::new(size).missing();
-        for streams in [0, 1, 4, 16, 1000] {
-            let segments = cut(&missing, streams);
-            let mut at = 0;
-            for segment in &segments {
-                assert_eq!((segment.start(), segment.start() % GROUP_SIZE), (at, 0));
-                assert!(segment.len() <= SEGMENT);
-                at = segment.end();
-            }
-            assert_eq!(at, size.0);
-        }
-        assert_eq!(cut(&ReceivedGroups::new(ByteCount(5 << 20)).missing(), 10).len(), 2);
     }
 }

@@ -138,14 +138,6 @@ async fn add(app: &AppState, new: NewStore) -> Result<percale_catalog::Store> {
     app.stores.add(row).await.map_err(|error| error.context(attempted))
 }
 
-async fn by_name(app: &AppState, name: &str) -> Result<percale_catalog::Store> {
-    let found = app.catalog.stores().await?.into_iter().find(|store| store.name == name);
-    found.ok_or_else(|| {
-        let shown: String = name.chars().take(80).collect();
-        ApiError::new(ErrorCode::NotFound, format!("no store is named '{shown}'"))
-    })
-}
-
 /// Returns a store.
 #[utoipa::path(get, path = "/v1/stores/{name}", tag = "stores", params(("name" = String, Path, description = "the store's name")), responses((status = 200, description = "the store", body = Store)))]
 async fn get_store(
@@ -154,7 +146,7 @@ async fn get_store(
     Param(name): Param<String>,
 ) -> Result<Json<Store>> {
     session.require_admin("looking at a store")?;
-    let row = by_name(&app, &name).await?;
+    let row = app.stores.named(&name).await?;
     Ok(Json(describe(&app, row).await))
 }
 
@@ -167,7 +159,7 @@ async fn change_store(
     Json(change): Json<StoreChange>,
 ) -> Result<Json<Store>> {
     session.require_admin("changing a store")?;
-    let row = by_name(&app, &name).await?;
+    let row = app.stores.named(&name).await?;
     let state = change.state.map(|state| match state {
         StoreState::Active => percale_catalog::StoreState::Online,
         StoreState::Draining => percale_catalog::StoreState::ReadOnly,
@@ -186,7 +178,7 @@ async fn remove_store(
     Param(name): Param<String>,
 ) -> Result<StatusCode> {
     session.require_admin("removing a store")?;
-    let row = by_name(&app, &name).await?;
+    let row = app.stores.named(&name).await?;
     app.catalog.remove_store(row.id).await?;
     app.stores.forget(row.id);
     Ok(StatusCode::NO_CONTENT)

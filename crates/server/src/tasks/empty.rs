@@ -59,11 +59,7 @@ pub(super) async fn run(attempt: &Attempt, name: &str) -> Result<()> {
 /// # Errors
 /// `NotFound`; `Conflict` if it takes new data; `Unsupported` for a native one.
 pub(crate) async fn may_be_emptied(app: &AppState, name: &str) -> Result<Store> {
-    let mut stores = app.catalog.stores().await?.into_iter();
-    let store = stores.find(|store| store.site.is_none() && store.name == name).ok_or_else(|| {
-        let shown: String = name.chars().take(80).collect();
-        ApiError::new(ErrorCode::NotFound, format!("no store of this site is named '{shown}'"))
-    })?;
+    let store = app.stores.named(name).await?;
     if store.layout == percale_catalog::StoreLayout::Native {
         let detail = format!("store {name} is native: its files belong to those who wrote them");
         return Err(ApiError::new(ErrorCode::Unsupported, detail));
