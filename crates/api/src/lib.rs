@@ -34,6 +34,8 @@ pub mod fields {
     pub const TRACEPARENT: &str = "traceparent";
     /// Makes a repeated request have one effect (draft-ietf-httpapi-idempotency-key-header).
     pub const IDEMPOTENCY_KEY: &str = "idempotency-key";
+    /// `wait=SECONDS`: how long the client waits for an answer to become possible (RFC 7240).
+    pub const PREFER: &str = "prefer";
     /// In requests for content: `follow` from a client that goes on to the site that has it; `follow; not=SITE,…` names
     /// those that it does not go to.
     pub const REDIRECT: &str = "percale-redirect";

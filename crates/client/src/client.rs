@@ -393,13 +393,20 @@ impl Client {
         Streams::for_path(self.inner.rtt.shortest())
     }
 
-    /// Opens connections ahead of a bulk transfer, while other things are asked: each takes two round trips, and as many
-    /// again until it is up to speed. What goes wrong is found out by the transfer.
+    /// Opens connections ahead of a bulk transfer, while other things are asked: each takes two round trips. What goes wrong
+    /// is found out by the transfer. Does nothing for a site on this host, where nothing is gained.
     ///
     /// # Panics
     /// Outside of a tokio runtime.
     pub fn warm_up(&self) {
-        for _ in 0..self.inner.streams.unwrap_or(WARM_STREAMS) {
+        self.open_ahead(self.inner.streams.unwrap_or(WARM_STREAMS));
+    }
+
+    pub(crate) fn open_ahead(&self, connections: usize) {
+        if is_loopback(self.url().host_str().unwrap_or_default()) {
+            return;
+        }
+        for _ in 0..connections {
             let client = self.clone();
             tokio::spawn(async move {
                 let call = Call::new("open a connection", Method::GET, "/livez");

@@ -1,12 +1,14 @@
 //! The typed calls: one method of [`Client`] for each address of `docs/design/rest.md`.
 
+use std::time::Duration;
+
 use percale_api::access::{Grant, IssuedToken, NewGrant, NewToken, Token, WhoAmI};
 use percale_api::entries::{Entry, Move};
 use percale_api::site::{Readiness, Site, Version};
 use percale_api::spaces::{NewHome, NewSpace, NewStore, Promoted, Space, SpaceChange, Store, StoreChange};
 use percale_api::tasks::{NewTask, Task, TaskItem};
 use percale_api::uploads::{CommitUpload, Committed, NewUpload, Upload};
-use percale_api::{MAX_PAGE, Page, media};
+use percale_api::{MAX_PAGE, Page, fields, media};
 use percale_core::access::Subject;
 use percale_core::ids::{LeaseId, TaskId, TokenId, VersionId};
 use percale_core::path::SpaceName;
@@ -415,13 +417,21 @@ impl Client {
         self.fetch(call).await.map(drop)
     }
 
-    /// Completes an upload.
+    /// Completes an upload. What is on its way over other connections is waited for, so long at most.
     ///
     /// # Errors
     /// As the server answers; `upload_incomplete` if something is missing.
-    pub async fn commit_upload(&self, upload: &Upload, commit: &CommitUpload) -> crate::Result<Committed> {
+    pub async fn commit_upload(
+        &self,
+        upload: &Upload,
+        commit: &CommitUpload,
+        wait: Duration,
+    ) -> crate::Result<Committed> {
         let path = format!("/v1/uploads/{}/commit", upload.id);
-        let call = Call::new(format!("complete the upload of {}", upload.path), Method::POST, path);
+        let mut call = Call::new(format!("complete the upload of {}", upload.path), Method::POST, path);
+        if wait > Duration::ZERO {
+            call = call.header(fields::PREFER, &format!("wait={}", wait.as_secs()));
+        }
         self.json(call.json(commit).repeat(Repeat::Keyed)).await
     }
 

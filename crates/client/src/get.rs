@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use percale_api::entries::{Content, Entry, Kind};
 use percale_core::{ErrorCode, ObjectPath};
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -22,6 +22,7 @@ use crate::local::{Fingerprint, flush_file_system, has_content};
 use crate::progress::Progress;
 use crate::put::{Candidate, Compare, Filter};
 use crate::report::{Item, OnItem, Outcome, Report};
+use crate::slots::Slots;
 use crate::upload::blocking;
 
 mod large;
@@ -165,7 +166,7 @@ impl Client {
             client: self.clone(),
             options,
             large,
-            slots: Arc::new(Semaphore::new(self.streams())),
+            slots: Arc::new(Slots::new(self)),
             jobs: JoinSet::new(),
             batch: Vec::new(),
             batch_bytes: 0,
@@ -282,7 +283,7 @@ struct Transfer<'a> {
     options: &'a GetOptions,
     /// Objects from this size on come alone.
     large: u64,
-    slots: Arc<Semaphore>,
+    slots: Arc<Slots>,
     jobs: JoinSet<Ended>,
     batch: Vec<Wanted>,
     batch_bytes: u64,
@@ -291,11 +292,10 @@ struct Transfer<'a> {
 
 impl Transfer<'_> {
     async fn run(mut self, mut found: mpsc::Receiver<Result<Wanted, Item>>, report: &mut Report) {
-        let most_jobs = self.client.streams() + 2;
         let mut listing = true;
         let mut ready = VecDeque::new();
         loop {
-            let may_begin = self.jobs.len() < most_jobs;
+            let may_begin = self.jobs.len() < self.client.streams() + 2;
             tokio::select! {
                 biased;
                 Some(joined) = self.jobs.join_next() => match joined {
@@ -410,7 +410,7 @@ impl Transfer<'_> {
         let (client, slots, progress) =
             (self.client.clone(), self.slots.clone(), self.options.progress.clone());
         self.jobs.spawn(async move {
-            let _slot = slots.acquire_owned().await;
+            let _slot = slots.take().await;
             Ended::Items(small::get(&client, batch, &progress).await)
         });
     }

@@ -36,6 +36,7 @@ pub mod read;
 pub mod report;
 mod retry;
 mod sites;
+mod slots;
 mod upload;
 mod walk;
 

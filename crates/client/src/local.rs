@@ -169,6 +169,7 @@ pub(crate) struct PartFile {
     file: File,
     part: PathBuf,
     destination: PathBuf,
+    is_resumed: bool,
     keep: bool,
     behind: FlushBehind,
 }
@@ -206,14 +207,21 @@ impl PartFile {
             ),
             fs::TryLockError::Error(error) => cannot(error),
         })?;
+        let is_resumed = file.metadata().map_err(cannot)?.len() > 0;
         reserve(&file, size).map_err(cannot)?;
         Ok(Self {
             file,
+            is_resumed,
             part,
             destination: destination.to_owned(),
             keep: true,
             behind: FlushBehind::default(),
         })
+    }
+
+    /// Tells whether an earlier attempt may have left something in it.
+    pub fn is_resumed(&self) -> bool {
+        self.is_resumed
     }
 
     /// Finds the groups that are there already, by hashing them: a group either is that of the wanted version or is

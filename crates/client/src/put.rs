@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use percale_api::entries::{Content, Entry, Kind};
+use percale_api::entries::{Content, Kind};
 use percale_api::uploads::{Committed, Condition};
 use percale_core::{ErrorCode, ObjectPath};
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -21,6 +21,7 @@ use crate::local::{Fingerprint, has_content};
 use crate::progress::Progress;
 use crate::push::{self, PushFile, Pushed};
 use crate::report::{Item, OnItem, Outcome, Report};
+use crate::slots::Slots;
 use crate::upload::{UploadPlan, blocking, upload};
 use crate::walk::{Found, walk};
 
@@ -47,6 +48,8 @@ pub struct PutOptions {
     pub overwrite: bool,
     /// When an object counts as the same.
     pub compare: Compare,
+    /// Whether a collection at the path of a single file takes it in, under the file's own name.
+    pub into: bool,
     /// Finds out everything, changes nothing.
     pub dry_run: bool,
     /// What becomes of symbolic links in a tree.
@@ -78,33 +81,21 @@ impl Client {
         target: &ObjectPath,
         options: &PutOptions,
     ) -> crate::Result<Report> {
-        self.put_file_over(local, target, self.find(target).await?, options).await
-    }
-
-    /// The same where it is known what is at the path.
-    ///
-    /// # Errors
-    /// As [`Client::put_file`].
-    ///
-    /// # Cancellation
-    /// As [`Client::put_file`].
-    pub async fn put_file_over(
-        &self,
-        local: &Path,
-        target: &ObjectPath,
-        entry: Option<Entry>,
-        options: &PutOptions,
-    ) -> crate::Result<Report> {
-        let operation = format!("put {target}");
-        let path = local.to_owned();
-        let size = blocking(&operation, move || {
-            let metadata =
-                std::fs::metadata(&path).map_err(|error| Error::local("read a local file", &path, error))?;
-            Ok(metadata.len())
-        })
-        .await?;
-        if entry.as_ref().is_some_and(|entry| entry.kind == Kind::Collection) {
-            let detail = format!("{target} is a collection");
+        // A large one is sent on the chance that nothing is there yet, which saves a round trip; else the site says so.
+        let size = size_of(local, target).await?;
+        let is_direct = size >= LARGE_ALONE && !options.overwrite && !options.dry_run;
+        let entry = async { if is_direct { Ok(None) } else { self.find(target).await } };
+        let entry = tokio::select! {
+            entry = entry => entry?,
+            () = options.cancel.cancelled() => return Ok(Report { interrupted: true, ..Report::default() }),
+        };
+        let is_collection = entry.as_ref().is_some_and(|entry| entry.kind == Kind::Collection);
+        if is_collection && options.into {
+            let (target, options) = (inside(target, local)?, PutOptions { into: false, ..options.clone() });
+            return Box::pin(self.put_file(local, &target, &options)).await;
+        }
+        if is_collection {
+            let (operation, detail) = (format!("put {target}"), format!("{target} is a collection"));
             return Err(Error::new(ErrorKind::Usage, ErrorCode::IsCollection, operation, detail));
         }
         let existing = entry.and_then(|entry| entry.content);
@@ -137,17 +128,18 @@ impl Client {
                 .map(drop)
         })
         .await?;
-        let exists = match self.find(target).await? {
-            Some(entry) if entry.kind == Kind::Object => {
-                let detail = format!("{target} is an object");
-                return Err(Error::new(ErrorKind::Usage, ErrorCode::NotACollection, operation, detail));
+        let exists = if options.dry_run {
+            let entry = self.find(target).await?;
+            if entry.as_ref().is_some_and(|entry| entry.kind == Kind::Object) {
+                return Err(is_object(&operation, target));
             }
-            Some(_) => true,
-            None if options.dry_run => false,
-            None => {
-                self.make_collection(target, true).await?;
-                false
-            }
+            entry.is_some()
+        } else {
+            let made = self.make_collection(target, true).await;
+            !made.map_err(|error| match error.code() {
+                ErrorCode::AlreadyExists => is_object(&operation, target).with_source(error),
+                _ => error,
+            })?
         };
         let (sender, found) = mpsc::channel(FOUND_AHEAD);
         let walk = walk(
@@ -171,7 +163,7 @@ impl Client {
             client: self.clone(),
             options,
             large,
-            slots: Arc::new(Semaphore::new(self.streams())),
+            slots: Arc::new(Slots::new(self)),
             jobs: JoinSet::new(),
             batch: Vec::new(),
             batch_bytes: 0,
@@ -227,7 +219,7 @@ struct Transfer<'a> {
     options: &'a PutOptions,
     /// Files from this size on are sent alone.
     large: u64,
-    slots: Arc<Semaphore>,
+    slots: Arc<Slots>,
     jobs: JoinSet<Ended>,
     batch: Vec<Wanted>,
     batch_bytes: u64,
@@ -235,10 +227,9 @@ struct Transfer<'a> {
 
 impl Transfer<'_> {
     async fn run(mut self, mut found: mpsc::Receiver<Found>, report: &mut Report) {
-        let most_jobs = self.client.streams() + 2;
         let mut walking = true;
         loop {
-            let may_begin = self.jobs.len() < most_jobs;
+            let may_begin = self.jobs.len() < self.client.streams() + 2;
             tokio::select! {
                 biased;
                 Some(joined) = self.jobs.join_next() => match joined {
@@ -369,7 +360,7 @@ impl Transfer<'_> {
         let (client, slots, progress) =
             (self.client.clone(), self.slots.clone(), self.options.progress.clone());
         self.jobs.spawn(async move {
-            let _slot = slots.acquire_owned().await;
+            let _slot = slots.take().await;
             let pushed = push::push(&client, files, &progress).await;
             let items = batch.into_iter().zip(pushed).map(|(wanted, pushed)| match pushed {
                 Pushed::Committed(committed) => wanted.committed(committed),
@@ -384,27 +375,49 @@ impl Transfer<'_> {
         });
     }
 
-    fn upload(&mut self, wanted: Wanted) {
+    fn upload(&mut self, mut wanted: Wanted) {
         let (client, progress) = (self.client.clone(), self.options.progress.clone());
-        let plan = UploadPlan {
-            local: wanted.local.clone(),
-            target: wanted.target.clone(),
-            condition: wanted.condition(),
-            state_dir: self.options.state_dir.clone(),
-            slots: self.slots.clone(),
-        };
+        let (slots, state_dir) = (self.slots.clone(), self.options.state_dir.clone());
+        let (compare, mut into) = (self.options.compare, self.options.into);
         self.jobs.spawn(async move {
-            let item = match upload(&client, plan, &progress).await {
-                Ok(committed) => wanted.committed(committed),
-                Err(error) if is_taken(&error) => match now_same(&client, &wanted).await {
-                    true => wanted.item(Outcome::Same),
-                    false => wanted.item(Outcome::Failed(taken(&wanted).with_source(error))),
-                },
-                Err(error) => wanted.item(Outcome::Failed(error)),
+            let outcome = loop {
+                let plan = UploadPlan {
+                    local: wanted.local.clone(),
+                    target: wanted.target.clone(),
+                    condition: wanted.condition(),
+                    state_dir: state_dir.clone(),
+                    slots: slots.clone(),
+                };
+                let error = match upload(&client, plan, &progress).await {
+                    Ok(committed) => return Ended::Items(vec![wanted.committed(committed)]),
+                    Err(error) => error,
+                };
+                if is_taken(&error) {
+                    let there = client.find(&wanted.target).await.ok().flatten();
+                    wanted.existing = there.and_then(|entry| entry.content).or(wanted.existing);
+                    // A lost answer of ours may be what is in the way.
+                    break match is_same(&wanted, compare).await {
+                        Ok(true) => Outcome::Same,
+                        _ => Outcome::Failed(taken(&wanted).with_source(error)),
+                    };
+                }
+                if into && error.code() == ErrorCode::IsCollection {
+                    into = false;
+                    match inside(&wanted.target, &wanted.local) {
+                        Ok(target) => wanted.target = target,
+                        Err(error) => break Outcome::Failed(error),
+                    }
+                    continue;
+                }
+                break Outcome::Failed(error);
             };
-            Ended::Items(vec![item])
+            Ended::Items(vec![wanted.item(outcome)])
         });
     }
+}
+
+fn is_object(operation: &str, target: &ObjectPath) -> Error {
+    Error::new(ErrorKind::Usage, ErrorCode::NotACollection, operation, format!("{target} is an object"))
 }
 
 fn is_taken(error: &Error) -> bool {
@@ -442,11 +455,30 @@ async fn is_same(wanted: &Wanted, compare: Compare) -> crate::Result<bool> {
     .await
 }
 
-/// Looks again: a lost answer of ours may be what is in the way.
-async fn now_same(client: &Client, wanted: &Wanted) -> bool {
-    let Ok(Some(entry)) = client.find(&wanted.target).await else { return false };
-    let wanted = Wanted { existing: entry.content, ..wanted.clone() };
-    is_same(&wanted, Compare::Content).await.unwrap_or(false)
+async fn size_of(local: &Path, target: &ObjectPath) -> crate::Result<u64> {
+    let local = local.to_owned();
+    blocking(&format!("put {target}"), move || {
+        let metadata = std::fs::metadata(&local);
+        metadata
+            .map(|metadata| metadata.len())
+            .map_err(|error| Error::local("read a local file", &local, error))
+    })
+    .await
+}
+
+/// Returns where a local file goes in a collection: under its own name.
+///
+/// # Errors
+/// It has no name, or none that an object can have.
+pub fn inside(collection: &ObjectPath, local: &Path) -> crate::Result<ObjectPath> {
+    let cannot = |why: String| {
+        Error::new(ErrorKind::Usage, ErrorCode::InvalidPath, format!("put {}", local.display()), why)
+    };
+    let name = local
+        .file_name()
+        .ok_or_else(|| cannot("it has no name of its own; add a slash to mean what is in it".into()))?;
+    let name = name.to_str().ok_or_else(|| cannot("its name is not valid UTF-8".into()))?;
+    collection.join(name).map_err(|error| cannot(error.to_string()))
 }
 
 /// Hashes a whole local file; fails if it changes meanwhile. Blocks.

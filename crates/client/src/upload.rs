@@ -6,6 +6,7 @@
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -15,7 +16,7 @@ use percale_core::tree::{GROUP_SIZE, HashTree, group_count, group_range, hash_gr
 use percale_core::{ByteCount, ByteRange, ErrorCode, ObjectPath};
 use percale_mover::tuning::cut;
 use percale_mover::{Encoder, ReceivedGroups};
-use tokio::sync::Semaphore;
+use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
 use crate::body::{Parts, Pieces, body};
@@ -24,6 +25,7 @@ use crate::error::{Error, ErrorKind};
 use crate::local::{Buffers, Source};
 use crate::progress::{Active, Progress};
 use crate::push::to_json;
+use crate::slots::Slots;
 
 mod state;
 
@@ -34,6 +36,8 @@ pub(crate) use state::StateFile;
 const SEGMENT: std::ops::RangeInclusive<u64> = 1 << 20..=16 << 20;
 /// Time after which a stream begins no further segment (`docs/design/frames.md`: a body lasts at most about 60 s).
 const BODY_TIME: Duration = Duration::from_secs(40);
+/// How long the site waits at the commit for bytes that this host has already handed to its network.
+const COMMIT_WAIT: Duration = Duration::from_secs(20);
 /// Times that the server may say "incomplete" at the commit, or fail without any byte having arrived in between.
 const MAX_ROUNDS: usize = 64;
 
@@ -45,7 +49,7 @@ pub(crate) struct UploadPlan {
     /// Where the note for a later resume is kept; none if absent.
     pub state_dir: Option<PathBuf>,
     /// What the streams of all files of a transfer share.
-    pub slots: Arc<Semaphore>,
+    pub slots: Arc<Slots>,
 }
 
 /// The parts of an upload that its streams share.
@@ -56,20 +60,27 @@ struct Shared {
     id: percale_core::ids::LeaseId,
     segments: Mutex<VecDeque<ByteRange>>,
     hashes: Mutex<ReceivedGroups>,
+    /// Told when the last group was hashed.
+    hashed: Notify,
     active: Active,
 }
 
 impl Shared {
     fn next_segment(&self) -> Option<ByteRange> {
-        self.segments.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
-    }
-
-    fn has_segments(&self) -> bool {
-        !self.segments.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+        let mut segments = self.segments.lock().unwrap_or_else(PoisonError::into_inner);
+        let next = segments.pop_front();
+        if next.is_some() && segments.is_empty() {
+            // For the commit, which is sent while all others are still busy.
+            self.client.open_ahead(1);
+        }
+        next
     }
 
     fn note(&self, group: u64, hash: percale_core::tree::GroupHash) {
-        self.hashes.lock().unwrap_or_else(PoisonError::into_inner).insert(group, hash);
+        let mut hashes = self.hashes.lock().unwrap_or_else(PoisonError::into_inner);
+        if hashes.insert(group, hash) && hashes.is_complete() {
+            self.hashed.notify_one();
+        }
     }
 
     fn knows(&self, group: u64) -> bool {
@@ -114,6 +125,7 @@ pub(crate) async fn upload(
         id: upload.id,
         segments: Mutex::default(),
         hashes: Mutex::new(ReceivedGroups::new(size)),
+        hashed: Notify::new(),
         active,
     });
     let result = send_and_commit(&shared, &plan, upload).await;
@@ -195,12 +207,7 @@ async fn send_and_commit(
     for _ in 0..MAX_ROUNDS {
         let before = missing.total();
         shared.plan(&missing);
-        let sent = send_all(shared, plan, upload.positioned).await;
-        let result = match sent {
-            Ok(()) => commit(shared, &upload).await,
-            Err(error) => Err(error),
-        };
-        let error = match result {
+        let error = match send_then_commit(shared, plan, &upload).await {
             Ok(committed) => return Ok(committed),
             Err(error) => error,
         };
@@ -217,17 +224,55 @@ async fn send_and_commit(
     Err(Error::new(ErrorKind::Protocol, ErrorCode::UploadIncomplete, &shared.operation, detail))
 }
 
+/// Sends all segments and commits. As soon as the whole file was read and hashed the commit goes off too, which saves the
+/// round trip that it takes to hear of the last byte's arrival: the site waits for what is on its way.
+async fn send_then_commit(
+    shared: &Arc<Shared>,
+    plan: &UploadPlan,
+    upload: &Upload,
+) -> crate::Result<Committed> {
+    let sent = send_all(shared, plan, upload.positioned);
+    let is_begun = AtomicBool::new(false);
+    let early = async {
+        shared.hashed.notified().await;
+        is_begun.store(true, Relaxed);
+        commit(shared, upload, COMMIT_WAIT).await
+    };
+    tokio::pin!(sent, early);
+    tokio::select! {
+        biased;
+        committed = &mut early => match committed {
+            // The streams are answered as well, and their connections stay good for what comes next.
+            Ok(committed) => {
+                let _ = sent.await;
+                return Ok(committed);
+            }
+            Err(error) if error.code() == ErrorCode::UploadIncomplete => sent.await?,
+            Err(error) => return Err(error),
+        },
+        result = &mut sent => {
+            result?;
+            if is_begun.load(Relaxed) {
+                return early.await;
+            }
+        }
+    }
+    commit(shared, upload, Duration::ZERO).await
+}
+
 /// Sends all segments. The first fault that is not one of the connection stops everything.
 async fn send_all(shared: &Arc<Shared>, plan: &UploadPlan, positioned: bool) -> crate::Result<()> {
     let mut streams = JoinSet::new();
     let wanted = if positioned { shared.client.streams() } else { 1 };
-    let segments = shared.segments.lock().unwrap_or_else(PoisonError::into_inner).len();
-    for _ in 0..wanted.min(segments) {
+    for _ in 0..wanted {
+        // Each has one before any may take another: the first would else have filled its buffers with all of a small file.
+        let Some(first) = shared.next_segment() else { break };
         let (shared, slots) = (shared.clone(), plan.slots.clone());
         streams.spawn(async move {
-            let Ok(_slot) = slots.acquire_owned().await else { return Ok(()) };
-            while shared.has_segments() {
-                stream(&shared).await?;
+            let _slot = slots.take().await;
+            stream(&shared, first).await?;
+            while let Some(next) = shared.next_segment() {
+                stream(&shared, next).await?;
             }
             Ok(())
         });
@@ -246,12 +291,12 @@ async fn send_all(shared: &Arc<Shared>, plan: &UploadPlan, positioned: bool) -> 
     result
 }
 
-/// One request: segments as frames until there are none left or its time is over.
-async fn stream(shared: &Arc<Shared>) -> crate::Result<()> {
+/// One request: this segment and further ones as frames, until there are none left or its time is over.
+async fn stream(shared: &Arc<Shared>, first: ByteRange) -> crate::Result<()> {
     let Parts { pieces, closer, sent, body } = body();
     let producer = tokio::task::spawn_blocking({
         let shared = shared.clone();
-        move || produce(&shared, &pieces)
+        move || produce(&shared, first, &pieces)
     });
     let path = format!("/v1/uploads/{}/frames", shared.id);
     let sending = async {
@@ -267,16 +312,15 @@ async fn stream(shared: &Arc<Shared>) -> crate::Result<()> {
     produced.and(answer)
 }
 
-fn produce(shared: &Shared, pieces: &Pieces) -> crate::Result<()> {
+fn produce(shared: &Shared, first: ByteRange, pieces: &Pieces) -> crate::Result<()> {
     let began = Instant::now();
     let size = shared.source.size();
     let mut encoder = Encoder::new();
     let mut pool = Buffers::default();
     let item = encoder.item(size, b"{}");
-    while began.elapsed() < BODY_TIME {
-        let Some(segment) = shared.next_segment() else { break };
-        let first = segment.start() / GROUP_SIZE;
-        for group in first..segment.end().div_ceil(GROUP_SIZE) {
+    let mut next = Some(first);
+    while let Some(segment) = next {
+        for group in segment.start() / GROUP_SIZE..segment.end().div_ceil(GROUP_SIZE) {
             let bytes = shared.source.group(group, &mut pool)?;
             let hash = hash_group(size, group, &bytes);
             shared.note(group, hash);
@@ -287,6 +331,7 @@ fn produce(shared: &Shared, pieces: &Pieces) -> crate::Result<()> {
             }
             shared.active.moved(len);
         }
+        next = if began.elapsed() < BODY_TIME { shared.next_segment() } else { None };
     }
     encoder.done(item, &to_json(&ItemDone::default()));
     encoder.end();
@@ -294,13 +339,13 @@ fn produce(shared: &Shared, pieces: &Pieces) -> crate::Result<()> {
     Ok(())
 }
 
-async fn commit(shared: &Arc<Shared>, upload: &Upload) -> crate::Result<Committed> {
+async fn commit(shared: &Arc<Shared>, upload: &Upload, wait: Duration) -> crate::Result<Committed> {
     let tree = {
         let shared = shared.clone();
         blocking(&shared.operation.clone(), move || whole_tree(&shared)).await?
     };
     let commit = CommitUpload { root: Some(tree.root()), digests: Vec::new() };
-    let committed = shared.client.commit_upload(upload, &commit).await?;
+    let committed = shared.client.commit_upload(upload, &commit, wait).await?;
     if committed.root != tree.root() {
         let detail = format!("the site says it stored {}, but {} was sent", committed.root, tree.root());
         return Err(Error::new(ErrorKind::Integrity, ErrorCode::Integrity, &shared.operation, detail));

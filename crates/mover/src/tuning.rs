@@ -68,17 +68,20 @@ impl fmt::Display for Streams {
     }
 }
 
-/// Cuts what is missing of a content into segments of whole groups, for streams that take one after the other: two or more for
-/// each stream, so that all end together, as far as the `share` of bytes of a segment allows.
+/// Cuts what is missing of a content into segments of whole groups, for streams that take one after the other. Each is half
+/// of what is then left for each stream, as far as the `share` of bytes of a segment allows: large ones first, so that little
+/// is asked for anew, and small ones last, so that all streams end together.
 pub fn cut(missing: &RangeSet, streams: usize, share: RangeInclusive<u64>) -> VecDeque<ByteRange> {
-    let wanted = missing.total().0 / (2 * streams.max(1) as u64);
-    let share = wanted.clamp(*share.start(), *share.end()).div_ceil(GROUP_SIZE) * GROUP_SIZE;
+    let mut left = missing.total().0;
     let mut segments = VecDeque::new();
     for range in missing.iter() {
         let mut at = range.start();
         while at < range.end() {
-            let end = (at + share).min(range.end());
+            let half = left / (2 * streams.max(1) as u64);
+            let len = half.clamp(*share.start(), *share.end()).div_ceil(GROUP_SIZE) * GROUP_SIZE;
+            let end = (at + len).min(range.end());
             segments.extend(ByteRange::new(at, end));
+            left -= end - at;
             at = end;
         }
     }
@@ -116,6 +119,8 @@ mod tests {
                 at = segment.end();
             }
             assert_eq!(at, size.0);
+            let first = segments.front().unwrap().len();
+            assert!(segments.iter().all(|segment| segment.len() <= first));
         }
         assert_eq!(cut(&ReceivedGroups::new(ByteCount(5 << 20)).missing(), 10, share).len(), 2);
     }

@@ -3,82 +3,34 @@
 //!
 //! What is known of an upload is in its lease's row; what has arrived, in the restart marker beside the partial data.
 
+mod session;
+
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use percale_api::uploads::{CommitUpload, NewUpload, Upload};
 use percale_catalog::{
-    AnswerKey, ArrivalEnd, Catalog, Committed, Condition, Lease, LeaseKind, Remembered, TaskHolder,
+    AnswerKey, ArrivalEnd, Catalog, Committed, Condition, EntryKind, Lease, LeaseKind, Remembered,
 };
 use percale_core::access::{Caller, Permission};
-use percale_core::digest::{Algorithm, Digest, Hasher};
-use percale_core::ids::{LeaseId, StoreId};
-use percale_core::tree::{GROUP_SIZE, HashTree, RootHash, TreeHasher, group_range, hash_group};
-use percale_core::{ByteCount, ByteRange, ErrorCode, ObjectPath, Timestamp};
-use percale_mover::{DataFrame, ReceivedGroups};
-use percale_store::{
-    ErrorKind, FileIdentity, ReadOptions, Stage, StageOptions, StageToken, Staged, StoreKey,
-};
-use serde::{Deserialize, Serialize};
-use tokio::sync::RwLock;
+use percale_core::ids::LeaseId;
+use percale_core::tree::{GROUP_SIZE, RootHash, group_range, hash_group};
+use percale_core::{ByteCount, ErrorCode, ObjectPath};
+use percale_mover::DataFrame;
+use percale_store::StageToken;
 
+pub use self::session::Session;
+use self::session::{Begun, Body, Writing, published};
 use crate::error::{ApiError, OnPath as _, Result};
-use crate::publish::{NewObject, Publisher, StagedContent, key_for_stage};
+use crate::publish::{NewObject, Publisher, StagedContent};
 use crate::stores::{OpenStore, Registry};
 
-/// Bytes after which what arrived is flushed and the marker written: what is sent again at most after a power failure.
-const MARK_EVERY: u64 = 64 << 20;
-/// A marker has 40 bytes for each MiB, so for large contents it is written less often: at most this many times.
-const MARKS: u64 = 256;
 /// Largest content of one object: what 32 bytes of hash for each MiB keep below 2 GiB of memory.
 pub const MAX_SIZE: ByteCount = ByteCount::gib(64 << 10);
 /// Uploads that one server works on at a time.
 const MAX_SESSIONS: usize = 10_000;
-
-/// What the lease of an upload keeps, version 1.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-struct Body {
-    v: u32,
-    path: ObjectPath,
-    size: ByteCount,
-    condition: Condition,
-    parents: bool,
-    mtime: Option<Timestamp>,
-    store: StoreId,
-    token: StageToken,
-}
-
-/// An upload that this server works on.
-pub struct Session {
-    id: LeaseId,
-    body: Body,
-    store: Arc<OpenStore>,
-    holder: TaskHolder,
-    owner: String,
-    /// Taken out when the upload is committed. Writers share it, since parts are written side by side.
-    writing: RwLock<Option<Writing>>,
-    arrived: Mutex<Arrived>,
-    /// One at a time: a marker must not be older than the one it replaces.
-    marking: tokio::sync::Mutex<()>,
-}
-
-enum Writing {
-    /// Bytes may still arrive.
-    Stage(Box<dyn Stage>),
-    /// A commit got as far as giving the file its key, and the server died then or the catalog was away.
-    Published(Staged),
-}
-
-impl Writing {
-    fn stage(&self) -> Option<&dyn Stage> {
-        match self {
-            Self::Stage(stage) => Some(stage.as_ref()),
-            Self::Published(_) => None,
-        }
-    }
-}
 
 /// An upload that became a version.
 #[derive(Debug, Clone)]
@@ -89,13 +41,6 @@ pub struct Done {
     pub size: ByteCount,
     /// Its root.
     pub root: RootHash,
-}
-
-struct Arrived {
-    groups: ReceivedGroups,
-    unmarked: u64,
-    renewed: Instant,
-    expires: Timestamp,
 }
 
 /// The resumable uploads of this site.
@@ -117,10 +62,14 @@ impl Uploads {
     ///
     /// # Errors
     /// - `PayloadTooLarge` beyond [`MAX_SIZE`] or what the store takes.
+    /// - `AlreadyExists`, `IsCollection` if the condition says that nothing is there: said before bytes are sent in vain.
     /// - What [`Catalog::permission`] says of the path.
     pub async fn open(&self, caller: &Caller, new: NewUpload, condition: Condition) -> Result<Upload> {
         let size = ByteCount(new.size);
         crate::authorize::authorize(&self.catalog, caller, &new.path, Permission::Write).await?;
+        if condition == Condition::New {
+            self.require_nothing(caller, &new.path).await?;
+        }
         let store = self.stores.for_new_data(&space_of(&new.path)?).await?;
         let most = store.store.capabilities().write.max_size.unwrap_or(MAX_SIZE).min(MAX_SIZE);
         if size > most {
@@ -155,6 +104,21 @@ impl Uploads {
         let upload = session.describe();
         self.keep(session).await;
         Ok(upload)
+    }
+
+    async fn require_nothing(&self, caller: &Caller, path: &ObjectPath) -> Result<()> {
+        let entry = match self.catalog.stat(caller, path).await {
+            Ok(entry) => entry,
+            // The commit, which decides, says it better.
+            Err(_) => return Ok(()),
+        };
+        let error = match entry.kind {
+            EntryKind::Collection => {
+                ApiError::new(ErrorCode::IsCollection, format!("{path} is a collection"))
+            }
+            EntryKind::Object => ApiError::new(ErrorCode::AlreadyExists, format!("{path} is there already")),
+        };
+        Err(error.with_path(path))
     }
 
     async fn begin(
@@ -327,13 +291,20 @@ impl Uploads {
         Ok(())
     }
 
-    /// Verifies the whole and publishes it. Asked again after the answer was lost, gives the same answer.
+    /// Verifies the whole and publishes it. Asked again after the answer was lost, gives the same answer. What is on its way
+    /// is waited for, for so long at most, so that a sender need not wait itself for the last byte to be told.
     ///
     /// # Errors
     /// - `UploadIncomplete` if something is missing; it can still be sent.
     /// - `DigestMismatch` if the root or a digest is not what the sender said; the upload stays.
     /// - `Conflict`, `PreconditionFailed`, `AlreadyExists` if another writer was first; the upload is over.
-    pub async fn commit(&self, caller: &Caller, id: LeaseId, claimed: CommitUpload) -> Result<Done> {
+    pub async fn commit(
+        &self,
+        caller: &Caller,
+        id: LeaseId,
+        claimed: CommitUpload,
+        wait: Duration,
+    ) -> Result<Done> {
         let key = answer_key(caller, id);
         if let Some(done) = self.committed_before(&key, id).await? {
             return Ok(done);
@@ -345,6 +316,7 @@ impl Uploads {
                 return Err(error);
             }
         };
+        session.until_complete(wait).await;
         let tree = session.verify(&claimed).await?;
         // The marker then names every group, should this server die before the end.
         session.mark().await?;
@@ -449,235 +421,6 @@ impl Uploads {
             tracing::info!(upload = %session.id, %error, "the rest of an upload is left to its lease");
         }
     }
-}
-
-impl Session {
-    async fn open(
-        lease: &Lease,
-        body: Body,
-        store: Arc<OpenStore>,
-        owner: String,
-        begun: Begun,
-    ) -> Result<Arc<Self>> {
-        let size = body.size;
-        let (writing, groups) = match begun {
-            Begun::Published(staged, tree) => {
-                let mut groups = ReceivedGroups::new(size);
-                for (number, hash) in (0..).zip(tree.groups()) {
-                    groups.insert(number, *hash);
-                }
-                (Writing::Published(staged), groups)
-            }
-            Begun::New | Begun::Resumed => {
-                let can_resume = store.store.capabilities().write.resumable;
-                let mut options = StageOptions::new(body.token.clone()).size(size);
-                options.key = key_for_stage(&store, &body.token)?;
-                let is_resumed = matches!(begun, Begun::Resumed) && can_resume;
-                if is_resumed {
-                    options = options.resume();
-                }
-                let stage = store.store.stage(options).await?;
-                let marker = if is_resumed { stage.read_marker().await? } else { None };
-                let groups = marker.and_then(|marker| ReceivedGroups::decode(&marker, size));
-                (Writing::Stage(stage), groups.unwrap_or_else(|| ReceivedGroups::new(size)))
-            }
-        };
-        Ok(Arc::new(Self {
-            id: lease.id,
-            holder: TaskHolder { lease: lease.id, fence: lease.fence },
-            body,
-            store,
-            owner,
-            writing: RwLock::new(Some(writing)),
-            arrived: Mutex::new(Arrived {
-                groups,
-                unmarked: 0,
-                renewed: Instant::now(),
-                expires: lease.expires,
-            }),
-            marking: tokio::sync::Mutex::new(()),
-        }))
-    }
-
-    fn arrived(&self) -> std::sync::MutexGuard<'_, Arrived> {
-        self.arrived.lock().expect("no holder of this lock panics")
-    }
-
-    fn over(&self) -> ApiError {
-        ApiError::new(ErrorCode::LeaseExpired, "the upload was committed or given up meanwhile")
-            .with_path(&self.body.path)
-    }
-
-    /// Returns where the object will be.
-    pub fn path(&self) -> &ObjectPath {
-        &self.body.path
-    }
-
-    /// Returns the size that was announced.
-    pub fn size(&self) -> ByteCount {
-        self.body.size
-    }
-
-    /// Returns how many bytes have arrived from the beginning without a hole.
-    pub fn contiguous(&self) -> ByteCount {
-        self.arrived().groups.contiguous()
-    }
-
-    /// Returns what the client is told.
-    pub fn describe(&self) -> Upload {
-        let arrived = self.arrived();
-        Upload {
-            id: self.id,
-            path: self.body.path.clone(),
-            size: self.body.size.0,
-            missing: arrived.groups.missing(),
-            expires: arrived.expires,
-            positioned: self.store.store.capabilities().write.positioned,
-        }
-    }
-
-    async fn write(&self, group: &DataFrame) -> Result<()> {
-        let number = group.group();
-        match self.arrived().groups.get(number) {
-            Some(hash) if hash == group.hash => return Ok(()),
-            Some(_) => {
-                let detail =
-                    format!("other bytes than before for group {number}: the source changed meanwhile");
-                return Err(ApiError::new(ErrorCode::VersionChanged, detail).with_path(&self.body.path));
-            }
-            None => {}
-        }
-        {
-            let writing = self.writing.read().await;
-            let stage = writing.as_ref().and_then(Writing::stage).ok_or_else(|| self.over())?;
-            stage.write_at(group.offset, group.bytes.clone()).await?;
-        }
-        let is_due = {
-            let mut arrived = self.arrived();
-            arrived.groups.insert(number, group.hash);
-            arrived.unmarked += group.bytes.len() as u64;
-            let every = MARK_EVERY.max(self.body.size.0 / MARKS);
-            let is_due = arrived.unmarked >= every;
-            if is_due {
-                arrived.unmarked = 0;
-            }
-            is_due
-        };
-        if is_due { self.mark().await } else { Ok(()) }
-    }
-
-    /// Flushes what arrived and writes the marker, in this order: the marker never names what a power failure can take.
-    ///
-    /// # Errors
-    /// Whatever the store answers.
-    pub async fn mark(&self) -> Result<()> {
-        if !self.store.store.capabilities().write.resumable {
-            return Ok(());
-        }
-        let _one = self.marking.lock().await;
-        let groups = self.arrived().groups.clone();
-        let writing = self.writing.read().await;
-        let Some(stage) = writing.as_ref().and_then(Writing::stage) else { return Ok(()) };
-        stage.sync_progress().await?;
-        stage.write_marker(groups.encode().into()).await?;
-        Ok(())
-    }
-
-    /// Checks that everything arrived and is what the sender says, and returns its tree.
-    async fn verify(&self, claimed: &CommitUpload) -> Result<HashTree> {
-        let size = self.body.size;
-        let tree = {
-            let mut arrived = self.arrived();
-            if size == ByteCount::ZERO {
-                // An empty content has one group, which nobody need send.
-                arrived.groups.insert(0, hash_group(size, 0, b""));
-            }
-            arrived.groups.tree().map_err(|_| {
-                let detail = format!("{} of {size} have not arrived", arrived.groups.missing().total());
-                ApiError::new(ErrorCode::UploadIncomplete, detail).with_path(&self.body.path)
-            })?
-        };
-        if let Some(root) = claimed.root.filter(|root| *root != tree.root()) {
-            let detail = format!("the sender's root is {root}, that of what arrived is {}", tree.root());
-            return Err(ApiError::new(ErrorCode::DigestMismatch, detail).with_path(&self.body.path));
-        }
-        let root = tree.root().to_digest();
-        let others: Vec<Digest> = claimed.digests.iter().filter(|digest| **digest != root).cloned().collect();
-        if others.is_empty() {
-            return Ok(tree);
-        }
-        let algorithms: Vec<Algorithm> = others.iter().map(Digest::algorithm).collect();
-        let computed = self.digests(algorithms).await?;
-        match others.iter().find(|digest| !computed.contains(digest)) {
-            None => Ok(tree),
-            Some(digest) => {
-                let detail = format!("what arrived does not have the digest {digest}");
-                Err(ApiError::new(ErrorCode::DigestMismatch, detail).with_path(&self.body.path))
-            }
-        }
-    }
-
-    /// Reads back what arrived to compute digests that need all bytes in order.
-    async fn digests(&self, algorithms: Vec<Algorithm>) -> Result<Vec<Digest>> {
-        let mut hasher = Hasher::new(algorithms);
-        let size = self.body.size;
-        let mut at = 0;
-        while at < size.0 {
-            let range = ByteRange::at(at, GROUP_SIZE.min(size.0 - at));
-            let bytes = {
-                let writing = self.writing.read().await;
-                let stage = writing.as_ref().and_then(Writing::stage).ok_or_else(|| self.over())?;
-                stage.read_at(range).await?
-            };
-            at += bytes.len() as u64;
-            let hashed = tokio::task::spawn_blocking(move || {
-                hasher.update(&bytes);
-                hasher
-            });
-            hasher =
-                hashed.await.map_err(|error| ApiError::internal("hashing did not end").with_source(error))?;
-        }
-        Ok(hasher.finish())
-    }
-}
-
-/// How far an upload is when a session for it is opened.
-enum Begun {
-    /// It was just opened.
-    New,
-    /// Some of it may have arrived.
-    Resumed,
-    /// All of it arrived and has its key; only the catalog does not know yet.
-    Published(Staged, HashTree),
-}
-
-/// Returns the file that a commit had given its key already, with its tree.
-async fn published(
-    store: &OpenStore,
-    keys: [StoreKey; 2],
-    identity: Option<&str>,
-    body: &Body,
-) -> Result<Option<Begun>> {
-    let identity = identity.map(FileIdentity::new);
-    for key in keys {
-        let meta = match store.store.stat(&key).await {
-            Ok(meta) => meta,
-            Err(error) if error.kind() == ErrorKind::NotFound => continue,
-            Err(error) => return Err(error.into()),
-        };
-        if meta.identity.is_none() || meta.identity != identity || meta.size != body.size {
-            continue;
-        }
-        // Hashed again rather than believed: the tree beside it may not have been flushed.
-        let mut stream = store.store.read(&key, ReadOptions::default()).await?;
-        let mut hasher = TreeHasher::new();
-        while let Some(piece) = stream.next().await? {
-            hasher.update(&piece);
-        }
-        let staged = Staged { token: body.token.clone(), size: meta.size, identity };
-        return Ok(Some(Begun::Published(staged, hasher.finish())));
-    }
-    Ok(None)
 }
 
 /// Tells whether asking again can help, so that what arrived is kept.

@@ -1,7 +1,7 @@
 //! `mv`, `rm`, `mkdir`.
 
 use clap::Args;
-use percale_api::entries::{Entry, Kind};
+use percale_api::entries::Kind;
 use percale_api::tasks::{NewTask, TaskSpec};
 use percale_client::Client;
 use percale_core::{ErrorCode, ObjectPath};
@@ -116,26 +116,23 @@ pub async fn mv(mut args: MvArgs, context: &Context) -> Result {
 
 /// Tells whether things go into the destination, rather than becoming it.
 pub async fn goes_into(client: &Client, destination: &FabricPath, sources: usize) -> Result<bool> {
-    look_at(client, destination, sources).await.map(|(into, _)| into)
-}
-
-/// The same, with what is at the destination.
-pub async fn look_at(
-    client: &Client,
-    destination: &FabricPath,
-    sources: usize,
-) -> Result<(bool, Option<Entry>)> {
-    if destination.path.is_root() {
-        let failure = Failure::usage("the destination must lie in a space, not in the list of spaces");
-        return Err(failure.with_hint("`percale space create NAME` makes a space."));
-    }
+    refuse_root(destination)?;
     let entry = client.find(&destination.path).await?;
     let is_collection = entry.as_ref().is_some_and(|entry| entry.kind == Kind::Collection);
     if sources > 1 && entry.is_some() && !is_collection {
         let message = format!("{destination} is an object, and several things cannot become one");
         return Err(Failure::new(ErrorCode::NotACollection, message));
     }
-    Ok((is_collection || destination.means_contents || sources > 1, entry))
+    Ok(is_collection || destination.means_contents || sources > 1)
+}
+
+/// Refuses the list of spaces as a destination.
+pub fn refuse_root(destination: &FabricPath) -> Result {
+    if !destination.path.is_root() {
+        return Ok(());
+    }
+    let failure = Failure::usage("the destination must lie in a space, not in the list of spaces");
+    Err(failure.with_hint("`percale space create NAME` makes a space."))
 }
 
 fn target_of(source: &ObjectPath, destination: &ObjectPath, into: bool) -> Result<ObjectPath> {

@@ -4,14 +4,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
-use percale_api::entries::{Entry, Kind};
+use percale_api::entries::Kind;
 use percale_api::tasks::{NewTask, TaskSpec};
 use percale_client::get::GetOptions;
-use percale_client::put::{Compare, Links, PutOptions, default_state_dir};
+use percale_client::put::{Compare, Links, PutOptions, default_state_dir, inside};
 use percale_client::{Client, Progress, Report};
 use percale_core::{ErrorCode, ObjectPath};
 
-use super::namespace::{goes_into, look_at};
+use super::namespace::{goes_into, refuse_root};
 use super::task;
 use crate::address::{Address, FabricPath, LocalPath, show};
 use crate::context::Context;
@@ -305,18 +305,23 @@ async fn put_all(context: &Context, args: &TransferArgs, from: Vec<LocalPath>, t
     if sources.iter().any(|(source, is_directory)| is_bulk(&source.path, *is_directory)) {
         client.warm_up();
     }
-    let (into, entry) = context.interruptible(look_at(&client, &to, several)).await??;
+    refuse_root(&to)?;
+    // The site is not asked what is there before a single thing is sent: it says so itself.
+    options.into = several == 1 && !to.means_contents;
+    let into = match several {
+        1 => to.means_contents,
+        _ => context.interruptible(goes_into(&client, &to, several)).await??,
+    };
     let bar = context.bar(&progress, "put");
     let mut whole = Ok(Report::default());
     for (source, is_directory) in sources {
         let result = if is_directory {
-            let target = if source.means_contents { to.path.clone() } else { join(&to.path, &source.path)? };
+            let target =
+                if source.means_contents { to.path.clone() } else { inside(&to.path, &source.path)? };
             client.put_tree(&source.path, &target, &options).await
         } else {
-            match into {
-                true => client.put_file(&source.path, &join(&to.path, &source.path)?, &options).await,
-                false => client.put_file_over(&source.path, &to.path, entry.clone(), &options).await,
-            }
+            let target = if into { inside(&to.path, &source.path)? } else { to.path.clone() };
+            client.put_file(&source.path, &target, &options).await
         };
         whole = reporter.join(whole, result);
         if context.cancel.is_cancelled() {
@@ -326,18 +331,9 @@ async fn put_all(context: &Context, args: &TransferArgs, from: Vec<LocalPath>, t
     reporter.finish(context, bar, whole?, args.common.error_on_noop).await
 }
 
-fn join(collection: &ObjectPath, local: &Path) -> Result<ObjectPath> {
-    let cannot =
-        |why: String| Failure::new(ErrorCode::InvalidPath, format!("cannot put {}: {why}", local.display()));
-    let name = local
-        .file_name()
-        .ok_or_else(|| cannot("it has no name of its own; add a slash to mean what is in it".into()))?;
-    let name = name.to_str().ok_or_else(|| cannot("its name is not valid UTF-8".into()))?;
-    collection.join(name).map_err(|error| cannot(error.to_string()))
-}
-
 async fn get_all(context: &Context, args: &TransferArgs, from: Vec<FabricPath>, to: LocalPath) -> Result {
     let client = with_jobs(context, &args.common).client_for(&from)?;
+    client.warm_up();
     let from = context.interruptible(expand(&client, from)).await??;
     let progress = Progress::new();
     let reporter = Reporter::new(context, args.common.report.as_deref(), args.common.dry_run)?;
@@ -355,10 +351,6 @@ async fn get_all(context: &Context, args: &TransferArgs, from: Vec<FabricPath>, 
             return Err(needs_recursive(&source.to_string()));
         }
         sources.push((source, entry));
-    }
-    let is_bulk = |entry: &Entry| entry.content.as_ref().is_none_or(|content| content.size >= BULK);
-    if sources.iter().any(|(_, entry)| is_bulk(entry)) {
-        client.warm_up();
     }
     let is_directory = to.path.is_dir();
     let into = is_directory || to.means_contents || sources.len() > 1;

@@ -9,7 +9,7 @@ use percale_core::tree::HashTree;
 use percale_core::{ByteCount, ByteRange, ErrorCode};
 use percale_mover::tuning::cut;
 use percale_mover::{DataFrame, Frame, ReceivedGroups};
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{OnceCell, mpsc};
 use tokio::task::JoinSet;
 
 use super::{Wanted, lock};
@@ -20,6 +20,7 @@ use crate::local::PartFile;
 use crate::progress::{Active, Progress};
 use crate::pull::parse_problem;
 use crate::read::verify;
+use crate::slots::Slots;
 use crate::upload::blocking;
 
 /// Smallest and largest range that a stream asks for at a time.
@@ -32,8 +33,8 @@ struct Shared {
     way: Way,
     operation: String,
     wanted: Wanted,
-    /// Absent for an object that was not hashed yet: then only the transport is checked.
-    tree: Option<HashTree>,
+    /// What every group is compared with. It is asked for while the first bytes are on their way.
+    tree: OnceCell<Option<HashTree>>,
     file: PartFile,
     segments: Mutex<VecDeque<ByteRange>>,
     received: Mutex<ReceivedGroups>,
@@ -44,41 +45,34 @@ struct Shared {
 pub(super) async fn get(
     client: &Client,
     wanted: &Wanted,
-    slots: Arc<Semaphore>,
+    slots: Arc<Slots>,
     progress: &Arc<Progress>,
 ) -> crate::Result<()> {
     let operation = format!("get {}", wanted.path);
     let size = ByteCount(wanted.content.size);
-    let tree = match wanted.content.root {
-        Some(_) => Some(client.verified_tree(&wanted.path, &wanted.content).await?),
-        None => None,
+    let file = {
+        let local = wanted.local.clone();
+        blocking(&operation, move || PartFile::open(&local, size.0)).await?
     };
-    let opened = {
-        let (local, tree) = (wanted.local.clone(), tree.clone());
-        blocking(&operation, move || {
-            let file = PartFile::open(&local, size.0)?;
-            let received = match &tree {
-                Some(tree) => file.received(tree)?,
-                None => ReceivedGroups::new(size),
-            };
-            Ok((file, received))
-        })
-    };
-    let (file, received) = opened.await?;
     let active = progress.begin(wanted.path.to_string(), size.0);
-    active.moved(size.0 - received.missing().total().0);
+    let is_resumed = file.is_resumed();
     let shared = Arc::new(Shared {
         client: client.clone(),
         way: Way::new(client),
         operation,
         wanted: wanted.clone(),
-        tree,
+        tree: OnceCell::new(),
         file,
         segments: Mutex::default(),
-        received: Mutex::new(received),
+        received: Mutex::new(ReceivedGroups::new(size)),
         active,
     });
-    receive(&shared, &slots).await?;
+    if is_resumed {
+        find_what_came(&shared).await?;
+    }
+    let (tree, received) = tokio::join!(shared.tree(), receive(&shared, &slots));
+    tree?;
+    received?;
     let operation = shared.operation.clone();
     let Some(shared) = Arc::into_inner(shared) else {
         let detail = "a stream is still writing";
@@ -90,11 +84,44 @@ pub(super) async fn get(
     .await
 }
 
+impl Shared {
+    /// Returns the tree; nothing for an object that was not hashed yet: then only the transport is checked.
+    async fn tree(&self) -> crate::Result<Option<&HashTree>> {
+        let Wanted { path, content, .. } = &self.wanted;
+        let tree = self.tree.get_or_try_init(|| async {
+            match content.root {
+                Some(_) => self.client.verified_tree(path, content).await.map(Some),
+                None => Ok(None),
+            }
+        });
+        tree.await.map(Option::as_ref)
+    }
+}
+
+/// Looks for the groups that an earlier attempt brought.
+async fn find_what_came(shared: &Arc<Shared>) -> crate::Result<()> {
+    if shared.tree().await?.is_none() {
+        return Ok(());
+    }
+    let came = {
+        let shared = shared.clone();
+        let operation = shared.operation.clone();
+        let came = blocking(&operation, move || match shared.tree.get() {
+            Some(Some(tree)) => shared.file.received(tree),
+            _ => Ok(ReceivedGroups::new(ByteCount(shared.wanted.content.size))),
+        });
+        came.await?
+    };
+    shared.active.moved(shared.wanted.content.size - came.missing().total().0);
+    *lock(&shared.received) = came;
+    Ok(())
+}
+
 fn wanted_mtime(wanted: &Wanted) -> percale_core::Timestamp {
     wanted.content.mtime
 }
 
-async fn receive(shared: &Arc<Shared>, slots: &Arc<Semaphore>) -> crate::Result<()> {
+async fn receive(shared: &Arc<Shared>, slots: &Arc<Slots>) -> crate::Result<()> {
     let mut attempts = shared.client.attempts();
     loop {
         let missing = lock(&shared.received).missing();
@@ -107,7 +134,7 @@ async fn receive(shared: &Arc<Shared>, slots: &Arc<Semaphore>) -> crate::Result<
         for _ in 0..streams {
             let (shared, slots) = (shared.clone(), slots.clone());
             running.spawn(async move {
-                let Ok(_slot) = slots.acquire_owned().await else { return Ok(()) };
+                let _slot = slots.take().await;
                 loop {
                     let segment = lock(&shared.segments).pop_front();
                     let Some(segment) = segment else { return Ok(()) };
@@ -185,6 +212,7 @@ async fn stream_once(shared: &Arc<Shared>, ranges: Vec<ByteRange>) -> (Option<Pl
         move || write(&shared, queue)
     });
     let read = async {
+        shared.tree().await?;
         while let Some(frame) = frames.next().await? {
             let wanted = match frame {
                 Frame::Data(data) => groups.send(data).await.is_ok(),
@@ -208,7 +236,8 @@ async fn stream_once(shared: &Arc<Shared>, ranges: Vec<ByteRange>) -> (Option<Pl
 
 fn write(shared: &Shared, mut queue: mpsc::Receiver<DataFrame>) -> crate::Result<()> {
     while let Some(data) = queue.blocking_recv() {
-        verify(&shared.operation, shared.tree.as_ref(), shared.wanted.content.size, &data)?;
+        let tree = shared.tree.get().and_then(Option::as_ref);
+        verify(&shared.operation, tree, shared.wanted.content.size, &data)?;
         shared.file.write(data.offset, &data.bytes)?;
         if lock(&shared.received).insert(data.group(), data.hash) {
             shared.active.moved(data.bytes.len() as u64);

@@ -1,12 +1,14 @@
 //! Resumable uploads: `/v1/uploads`.
 
+use std::time::Duration;
+
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures::{Stream, StreamExt, TryStreamExt};
-use http::{HeaderName, HeaderValue, StatusCode, header};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use percale_api::uploads::{CommitUpload, Committed, NewUpload, Upload};
-use percale_api::{Problem, media};
+use percale_api::{Problem, fields, media};
 use percale_core::ErrorCode;
 use percale_core::ids::LeaseId;
 use percale_mover::{Decoder, Frame};
@@ -29,6 +31,8 @@ pub fn routes() -> OpenApiRouter<AppState> {
 }
 
 const UPLOAD_OFFSET: HeaderName = HeaderName::from_static("upload-offset");
+/// Longest time that a commit waits for what is missing.
+const MAX_WAIT: Duration = Duration::from_secs(30);
 const UPLOAD_LENGTH: HeaderName = HeaderName::from_static("upload-length");
 
 /// Opens a resumable upload.
@@ -191,10 +195,13 @@ where
 
 /// Completes an upload: everything arrived, the digests hold, and the version is published.
 ///
-/// Asked again within 24 hours, because the answer was lost, it gives the same answer.
+/// With `Prefer: wait=SECONDS` ([RFC 7240](https://www.rfc-editor.org/rfc/rfc7240), section 4.3) what is still on its way is waited for, 30 s at most. Asked again within 24 hours, because the answer was lost, it gives the same answer.
 #[utoipa::path(
     post, path = "/v1/uploads/{id}/commit", tag = "uploads", request_body = CommitUpload,
-    params(("id" = String, Path, description = "the upload's id")),
+    params(
+        ("id" = String, Path, description = "the upload's id"),
+        ("Prefer" = Option<String>, Header, description = "`wait=SECONDS`: how long missing bytes are waited for"),
+    ),
     responses(
         (status = 200, description = "a new version of the object", body = Committed),
         (status = 201, description = "a new object", body = Committed),
@@ -205,10 +212,19 @@ async fn commit_upload(
     State(app): State<AppState>,
     Auth(caller): Auth,
     Param(id): Param<LeaseId>,
+    headers: HeaderMap,
     Json(claimed): Json<CommitUpload>,
 ) -> Result<Response> {
-    let done = app.uploads.commit(&caller, id, claimed).await?;
+    let done = app.uploads.commit(&caller, id, claimed, preferred_wait(&headers)).await?;
     Ok(committed_response(done.committed, done.size, done.root))
+}
+
+/// Returns what `Prefer: wait=SECONDS` says; other preferences are not ours and are passed over.
+fn preferred_wait(headers: &HeaderMap) -> Duration {
+    let values = headers.get_all(fields::PREFER).iter().filter_map(|value| value.to_str().ok());
+    let mut preferences = values.flat_map(|value| value.split([',', ';'])).map(str::trim);
+    let wait = preferences.find_map(|preference| preference.strip_prefix("wait=")?.parse().ok());
+    wait.map_or(Duration::ZERO, Duration::from_secs).min(MAX_WAIT)
 }
 
 /// Gives an upload up.

@@ -71,6 +71,43 @@ async fn groups_arrive_in_any_order_over_several_streams() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_commit_waits_for_what_is_on_its_way() {
+    let site = TestSite::start().await;
+    let bytes = content(6, 3 * GROUP);
+    let upload = open(&site, "/demo/x", bytes.len()).await;
+    let body = json!({"root": blake3::hash(&bytes).to_hex().to_string()});
+    let path = format!("/v1/uploads/{}/commit", upload.id);
+    let commit = |wait: &str| site.request(Method::POST, &path).header("prefer", wait).json(&body);
+
+    expect(send(&site, &upload, frames(&bytes, [0, 2])), StatusCode::OK).await;
+    for wait in ["wait=0", "respond-async", "wait=soon", "wait=1"] {
+        expect_problem(commit(wait), "upload_incomplete").await;
+    }
+    let early = commit("respond-async, wait=30").send();
+    let last = async {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        expect(send(&site, &upload, frames(&bytes, [1])), StatusCode::OK).await;
+    };
+    let (early, ()) = tokio::join!(early, last);
+    assert_eq!(early.unwrap().status(), StatusCode::CREATED);
+    assert_eq!(site.read("/demo/x").await, bytes);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_there_is_said_before_bytes_are_sent() {
+    let site = TestSite::start().await;
+    let bytes = content(7, GROUP);
+    let upload = open(&site, "/demo/deep/x", bytes.len()).await;
+    expect(send(&site, &upload, frames(&bytes, [0])), StatusCode::OK).await;
+    commit(&site, &upload, &bytes).await;
+    let new = |path: &str| site.request(Method::POST, "/v1/uploads").json(&json!({"path": path, "size": 5}));
+    expect_problem(new("/demo/deep/x"), "already_exists").await;
+    expect_problem(new("/demo/deep"), "is_collection").await;
+    let over = json!({"path": "/demo/deep/x", "size": 5, "condition": {"match": 1}});
+    expect(site.request(Method::POST, "/v1/uploads").json(&over), StatusCode::CREATED).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_upload_survives_the_server() {
     let mut site = TestSite::start().await;
     let bytes = content(2, 130 * GROUP);

@@ -1,0 +1,322 @@
+//! One upload that this server works on: what has arrived of it, in memory and beside the partial data.
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use percale_api::uploads::{CommitUpload, Upload};
+use percale_catalog::{Condition, Lease, TaskHolder};
+use percale_core::digest::{Algorithm, Digest, Hasher};
+use percale_core::ids::{LeaseId, StoreId};
+use percale_core::tree::{GROUP_SIZE, HashTree, TreeHasher, hash_group};
+use percale_core::{ByteCount, ByteRange, ErrorCode, ObjectPath, Timestamp};
+use percale_mover::{DataFrame, ReceivedGroups};
+use percale_store::{
+    ErrorKind, FileIdentity, ReadOptions, Stage, StageOptions, StageToken, Staged, StoreKey,
+};
+use serde::{Deserialize, Serialize};
+use tokio::sync::{Notify, RwLock};
+
+use crate::error::{ApiError, Result};
+use crate::publish::key_for_stage;
+use crate::stores::OpenStore;
+
+/// Bytes after which what arrived is flushed and the marker written: what is sent again at most after a power failure.
+const MARK_EVERY: u64 = 64 << 20;
+/// A marker has 40 bytes for each MiB, so for large contents it is written less often: at most this many times.
+const MARKS: u64 = 256;
+
+/// What the lease of an upload keeps, version 1.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Body {
+    pub(super) v: u32,
+    pub(super) path: ObjectPath,
+    pub(super) size: ByteCount,
+    pub(super) condition: Condition,
+    pub(super) parents: bool,
+    pub(super) mtime: Option<Timestamp>,
+    pub(super) store: StoreId,
+    pub(super) token: StageToken,
+}
+
+/// An upload that this server works on.
+pub struct Session {
+    pub(super) id: LeaseId,
+    pub(super) body: Body,
+    pub(super) store: Arc<OpenStore>,
+    pub(super) holder: TaskHolder,
+    pub(super) owner: String,
+    /// Taken out when the upload is committed. Writers share it, since parts are written side by side.
+    pub(super) writing: RwLock<Option<Writing>>,
+    pub(super) arrived: Mutex<Arrived>,
+    /// Told when nothing is missing any more.
+    pub(super) complete: Notify,
+    /// One at a time: a marker must not be older than the one it replaces.
+    pub(super) marking: tokio::sync::Mutex<()>,
+}
+
+pub(super) enum Writing {
+    /// Bytes may still arrive.
+    Stage(Box<dyn Stage>),
+    /// A commit got as far as giving the file its key, and the server died then or the catalog was away.
+    Published(Staged),
+}
+
+impl Writing {
+    fn stage(&self) -> Option<&dyn Stage> {
+        match self {
+            Self::Stage(stage) => Some(stage.as_ref()),
+            Self::Published(_) => None,
+        }
+    }
+}
+
+pub(super) struct Arrived {
+    pub(super) groups: ReceivedGroups,
+    pub(super) unmarked: u64,
+    pub(super) renewed: Instant,
+    pub(super) expires: Timestamp,
+}
+
+impl Session {
+    pub(super) async fn open(
+        lease: &Lease,
+        body: Body,
+        store: Arc<OpenStore>,
+        owner: String,
+        begun: Begun,
+    ) -> Result<Arc<Self>> {
+        let size = body.size;
+        let (writing, groups) = match begun {
+            Begun::Published(staged, tree) => {
+                let mut groups = ReceivedGroups::new(size);
+                for (number, hash) in (0..).zip(tree.groups()) {
+                    groups.insert(number, *hash);
+                }
+                (Writing::Published(staged), groups)
+            }
+            Begun::New | Begun::Resumed => {
+                let can_resume = store.store.capabilities().write.resumable;
+                let mut options = StageOptions::new(body.token.clone()).size(size);
+                options.key = key_for_stage(&store, &body.token)?;
+                let is_resumed = matches!(begun, Begun::Resumed) && can_resume;
+                if is_resumed {
+                    options = options.resume();
+                }
+                let stage = store.store.stage(options).await?;
+                let marker = if is_resumed { stage.read_marker().await? } else { None };
+                let groups = marker.and_then(|marker| ReceivedGroups::decode(&marker, size));
+                (Writing::Stage(stage), groups.unwrap_or_else(|| ReceivedGroups::new(size)))
+            }
+        };
+        Ok(Arc::new(Self {
+            id: lease.id,
+            holder: TaskHolder { lease: lease.id, fence: lease.fence },
+            body,
+            store,
+            owner,
+            writing: RwLock::new(Some(writing)),
+            arrived: Mutex::new(Arrived {
+                groups,
+                unmarked: 0,
+                renewed: Instant::now(),
+                expires: lease.expires,
+            }),
+            complete: Notify::new(),
+            marking: tokio::sync::Mutex::new(()),
+        }))
+    }
+
+    pub(super) fn arrived(&self) -> std::sync::MutexGuard<'_, Arrived> {
+        self.arrived.lock().expect("no holder of this lock panics")
+    }
+
+    pub(super) fn over(&self) -> ApiError {
+        ApiError::new(ErrorCode::LeaseExpired, "the upload was committed or given up meanwhile")
+            .with_path(&self.body.path)
+    }
+
+    /// Returns where the object will be.
+    pub fn path(&self) -> &ObjectPath {
+        &self.body.path
+    }
+
+    /// Returns the size that was announced.
+    pub fn size(&self) -> ByteCount {
+        self.body.size
+    }
+
+    /// Returns how many bytes have arrived from the beginning without a hole.
+    pub fn contiguous(&self) -> ByteCount {
+        self.arrived().groups.contiguous()
+    }
+
+    /// Returns what the client is told.
+    pub fn describe(&self) -> Upload {
+        let arrived = self.arrived();
+        Upload {
+            id: self.id,
+            path: self.body.path.clone(),
+            size: self.body.size.0,
+            missing: arrived.groups.missing(),
+            expires: arrived.expires,
+            positioned: self.store.store.capabilities().write.positioned,
+        }
+    }
+
+    pub(super) async fn write(&self, group: &DataFrame) -> Result<()> {
+        let number = group.group();
+        match self.arrived().groups.get(number) {
+            Some(hash) if hash == group.hash => return Ok(()),
+            Some(_) => {
+                let detail =
+                    format!("other bytes than before for group {number}: the source changed meanwhile");
+                return Err(ApiError::new(ErrorCode::VersionChanged, detail).with_path(&self.body.path));
+            }
+            None => {}
+        }
+        {
+            let writing = self.writing.read().await;
+            let stage = writing.as_ref().and_then(Writing::stage).ok_or_else(|| self.over())?;
+            stage.write_at(group.offset, group.bytes.clone()).await?;
+        }
+        let is_due = {
+            let mut arrived = self.arrived();
+            arrived.groups.insert(number, group.hash);
+            if arrived.groups.is_complete() {
+                self.complete.notify_waiters();
+            }
+            arrived.unmarked += group.bytes.len() as u64;
+            let every = MARK_EVERY.max(self.body.size.0 / MARKS);
+            let is_due = arrived.unmarked >= every;
+            if is_due {
+                arrived.unmarked = 0;
+            }
+            is_due
+        };
+        if is_due { self.mark().await } else { Ok(()) }
+    }
+
+    /// Flushes what arrived and writes the marker, in this order: the marker never names what a power failure can take.
+    ///
+    /// # Errors
+    /// Whatever the store answers.
+    pub async fn mark(&self) -> Result<()> {
+        if !self.store.store.capabilities().write.resumable {
+            return Ok(());
+        }
+        let _one = self.marking.lock().await;
+        let groups = self.arrived().groups.clone();
+        let writing = self.writing.read().await;
+        let Some(stage) = writing.as_ref().and_then(Writing::stage) else { return Ok(()) };
+        stage.sync_progress().await?;
+        stage.write_marker(groups.encode().into()).await?;
+        Ok(())
+    }
+
+    /// Waits until nothing is missing, for so long at most.
+    pub(super) async fn until_complete(&self, wait: Duration) {
+        let complete = self.complete.notified();
+        tokio::pin!(complete);
+        // From here on it hears of the end, so none can fall between the look and the wait.
+        complete.as_mut().enable();
+        if !self.arrived().groups.is_complete() {
+            let _ = tokio::time::timeout(wait, complete).await;
+        }
+    }
+
+    /// Checks that everything arrived and is what the sender says, and returns its tree.
+    pub(super) async fn verify(&self, claimed: &CommitUpload) -> Result<HashTree> {
+        let size = self.body.size;
+        let tree = {
+            let mut arrived = self.arrived();
+            if size == ByteCount::ZERO {
+                // An empty content has one group, which nobody need send.
+                arrived.groups.insert(0, hash_group(size, 0, b""));
+            }
+            arrived.groups.tree().map_err(|_| {
+                let detail = format!("{} of {size} have not arrived", arrived.groups.missing().total());
+                ApiError::new(ErrorCode::UploadIncomplete, detail).with_path(&self.body.path)
+            })?
+        };
+        if let Some(root) = claimed.root.filter(|root| *root != tree.root()) {
+            let detail = format!("the sender's root is {root}, that of what arrived is {}", tree.root());
+            return Err(ApiError::new(ErrorCode::DigestMismatch, detail).with_path(&self.body.path));
+        }
+        let root = tree.root().to_digest();
+        let others: Vec<Digest> = claimed.digests.iter().filter(|digest| **digest != root).cloned().collect();
+        if others.is_empty() {
+            return Ok(tree);
+        }
+        let algorithms: Vec<Algorithm> = others.iter().map(Digest::algorithm).collect();
+        let computed = self.digests(algorithms).await?;
+        match others.iter().find(|digest| !computed.contains(digest)) {
+            None => Ok(tree),
+            Some(digest) => {
+                let detail = format!("what arrived does not have the digest {digest}");
+                Err(ApiError::new(ErrorCode::DigestMismatch, detail).with_path(&self.body.path))
+            }
+        }
+    }
+
+    /// Reads back what arrived to compute digests that need all bytes in order.
+    async fn digests(&self, algorithms: Vec<Algorithm>) -> Result<Vec<Digest>> {
+        let mut hasher = Hasher::new(algorithms);
+        let size = self.body.size;
+        let mut at = 0;
+        while at < size.0 {
+            let range = ByteRange::at(at, GROUP_SIZE.min(size.0 - at));
+            let bytes = {
+                let writing = self.writing.read().await;
+                let stage = writing.as_ref().and_then(Writing::stage).ok_or_else(|| self.over())?;
+                stage.read_at(range).await?
+            };
+            at += bytes.len() as u64;
+            let hashed = tokio::task::spawn_blocking(move || {
+                hasher.update(&bytes);
+                hasher
+            });
+            hasher =
+                hashed.await.map_err(|error| ApiError::internal("hashing did not end").with_source(error))?;
+        }
+        Ok(hasher.finish())
+    }
+}
+
+/// How far an upload is when a session for it is opened.
+pub(super) enum Begun {
+    /// It was just opened.
+    New,
+    /// Some of it may have arrived.
+    Resumed,
+    /// All of it arrived and has its key; only the catalog does not know yet.
+    Published(Staged, HashTree),
+}
+
+/// Returns the file that a commit had given its key already, with its tree.
+pub(super) async fn published(
+    store: &OpenStore,
+    keys: [StoreKey; 2],
+    identity: Option<&str>,
+    body: &Body,
+) -> Result<Option<Begun>> {
+    let identity = identity.map(FileIdentity::new);
+    for key in keys {
+        let meta = match store.store.stat(&key).await {
+            Ok(meta) => meta,
+            Err(error) if error.kind() == ErrorKind::NotFound => continue,
+            Err(error) => return Err(error.into()),
+        };
+        if meta.identity.is_none() || meta.identity != identity || meta.size != body.size {
+            continue;
+        }
+        // Hashed again rather than believed: the tree beside it may not have been flushed.
+        let mut stream = store.store.read(&key, ReadOptions::default()).await?;
+        let mut hasher = TreeHasher::new();
+        while let Some(piece) = stream.next().await? {
+            hasher.update(&piece);
+        }
+        let staged = Staged { token: body.token.clone(), size: meta.size, identity };
+        return Ok(Some(Begun::Published(staged, hasher.finish())));
+    }
+    Ok(None)
+}
