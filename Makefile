@@ -28,7 +28,6 @@ advisories: ## known faults of dependencies; asks github.com, so it is not part 
 	@scripts/bootstrap lint
 	@cargo deny check advisories
 
-bench: ## the benchmarks; ARGS go to bench/run
+bench: ## the benchmarks, some hours; ARGS go to bench/run, ARGS=quick takes some minutes
 	@scripts/bootstrap bench
-	@[ -x bench/run ] || { echo 'make bench: there is no bench/run yet' >&2; exit 1; }
 	@bench/run $(ARGS)

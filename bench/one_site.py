@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PERCALE = ROOT / "target/release/percale"
+PERCALE = Path(os.environ.get("PERCALE_BIN", ROOT / "target/release/percale"))
 SMALL_COUNT, SMALL_SIZE = 10_000, 10_000
 LARGE_SIZE = 1_000_000_000
 

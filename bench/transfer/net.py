@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-INSTANCE = "pcbench"
+# Several benchmarks may run on one host, each in a network of its own.
+INSTANCE = os.environ.get("PERCALE_WAN_INSTANCE", f"pc{os.getpid()}")
 
 
 def emulator():

@@ -42,6 +42,13 @@ class Peer:
             self.server.kill()
             self.server.wait()
 
+    def prepare(self, target):
+        """Makes what the tool wants to find at the destination of a directory."""
+
+    def landed(self, _source, target):
+        """Where a source ends that was sent to a target."""
+        return target
+
     def clean(self):
         """Removes what was put."""
         for entry in self.folder.glob("t-*"):
@@ -77,6 +84,9 @@ class Xrootd(Peer):
     name = "xrdcp"
     programs = ("xrootd", "xrdcp", "setpriv")
 
+    def landed(self, source, target):
+        return target / source.name if source.is_dir() else target
+
     def serve(self):
         config = self.folder / "xrootd.cfg"
         config.write_text(
@@ -88,14 +98,18 @@ class Xrootd(Peer):
     def url(self, path):
         return f"root://{self.address}:{self.port}/{path}"
 
+    def prepare(self, target):
+        target.mkdir()
+        os.chmod(target, 0o777)
+
     def put(self, source, target):
         if source.is_dir():
-            return ["xrdcp", "-f", "-N", "-r", "--parallel", "64", source, self.url(target)]
+            return ["xrdcp", "-f", "-N", "-r", "--parallel", "64", f"{source}/", self.url(f"{target}/")]
         return ["xrdcp", "-f", "-N", "-S", "8", source, self.url(target)]
 
     def get(self, source, target):
         if source.is_dir():
-            return ["xrdcp", "-f", "-N", "-r", "--parallel", "64", self.url(source), target]
+            return ["xrdcp", "-f", "-N", "-r", "--parallel", "64", self.url(f"{source}/"), f"{target}/"]
         return ["xrdcp", "-f", "-N", "-S", "8", self.url(source), target]
 
 
@@ -151,4 +165,77 @@ class Aria2(Peer):
         return [*common, "-x16", "-s16", "-k1M", "-d", target.parent, "-o", target.name, url]
 
 
-PEERS = (Gridftp, Aria2, Xrootd, Rsync)
+class Rclone(Peer):
+    """rclone with 64 files at once, a large one in eight parts: it puts by WebDAV and gets by plain HTTP, from servers of its own."""
+
+    name = "rclone"
+    programs = ("rclone",)
+
+    def serve(self):
+        # With its cache of directories it takes a file that was removed for one that is there, and sends nothing.
+        return ["rclone", "serve", "webdav", "/", "--addr", f"{self.address}:{self.port}", "--dir-cache-time", "0s"]
+
+    def start(self, net, place, folder):
+        super().start(net, place, folder)
+        # Its WebDAV server lists no directories for plain HTTP.
+        self.web_port = free_port()
+        listen = ["rclone", "serve", "http", "/", "--addr", f"{self.address}:{self.web_port}", "--dir-cache-time", "0s"]
+        log = open(folder / "http.log", "w")
+        self.web = subprocess.Popen(net.command(place, listen), stdout=log, stderr=log)
+        time.sleep(1)
+
+    def stop(self):
+        super().stop()
+        self.web.kill()
+        self.web.wait()
+
+    def remote(self, kind, port, path):
+        return f":{kind}url='http://{self.address}:{port}':{path}"
+
+    def copy(self, source, target, is_directory):
+        common = ["--config", "/dev/null", "--transfers", "64", "--checkers", "64", "--multi-thread-streams", "8", "-q"]
+        return ["rclone", "copy" if is_directory else "copyto", *common, source, target]
+
+    def put(self, source, target):
+        return self.copy(source, self.remote("webdav,vendor=other,", self.port, target), source.is_dir())
+
+    def get(self, source, target):
+        return self.copy(self.remote("http,", self.web_port, source), target, source.is_dir())
+
+
+class TarSsh(Peer):
+    """tar through ssh for a directory, the bare bytes through it for a file. One stream; the only peer that encrypts."""
+
+    name = "tar-ssh"
+    programs = ("sshd", "ssh", "ssh-keygen", "tar")
+
+    def serve(self):
+        # sshd wants this folder, which an init script makes where it runs as a service.
+        os.makedirs("/run/sshd", mode=0o755, exist_ok=True)
+        for key in ("host", "user"):
+            subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", self.folder / key], check=True)
+        os.chmod(self.folder, 0o755)
+        config = self.folder / "sshd_config"
+        config.write_text(
+            f"ListenAddress {self.address}:{self.port}\nHostKey {self.folder}/host\nAuthorizedKeysFile {self.folder}/user.pub\n"
+            "PasswordAuthentication no\nPermitRootLogin prohibit-password\nUsePAM no\nStrictModes no\nPidFile none\n"
+        )
+        return [shutil.which("sshd"), "-D", "-e", "-f", config]
+
+    def ssh(self, command):
+        options = f"-F /dev/null -q -p {self.port} -i {self.folder}/user -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null"
+        return f"ssh {options} {self.address} '{command}'"
+
+    def put(self, source, target):
+        if source.is_dir():
+            unpack = self.ssh(f"mkdir {target} && tar -C {target} -xf -")
+            return ["sh", "-c", f"tar -C {source} -cf - . | {unpack}"]
+        return ["sh", "-c", f"{self.ssh(f'cat > {target}')} < {source}"]
+
+    def get(self, source, target):
+        if source.is_dir():
+            return ["sh", "-c", f"mkdir {target} && {self.ssh(f'tar -C {source} -cf - .')} | tar -C {target} -xf -"]
+        return ["sh", "-c", f"{self.ssh(f'cat {source}')} > {target}"]
+
+
+PEERS = (Gridftp, Aria2, Xrootd, Rsync, Rclone, TarSsh)

@@ -15,6 +15,14 @@ from net import ROOT
 PERCALE = Path(os.environ.get("PERCALE_BIN", ROOT / "target/release/percale"))
 
 
+def resident_mb(pid):
+    """Largest resident size of a process so far, in MiB; nothing of one that has ended."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmHWM"):
+            return int(line.split()[1]) / 1024
+    return 0
+
+
 def free_port():
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
@@ -82,11 +90,8 @@ class Site:
         return json.loads(self.client(at, *argv, "--json").stdout)
 
     def rss_mb(self):
-        """Largest resident size of the server so far, in MB."""
-        for line in Path(f"/proc/{self.server.pid}/status").read_text().splitlines():
-            if line.startswith("VmHWM"):
-                return int(line.split()[1]) / 1024
-        return 0
+        """Largest resident size of the server so far, in MiB."""
+        return resident_mb(self.server.pid)
 
     def cpu_s(self):
         """Seconds of processor that the server took so far."""
@@ -130,5 +135,6 @@ def wait_for(sites):
                 time.sleep(0.1)
 
 
-def remove(folder):
-    shutil.rmtree(folder, ignore_errors=True)
+def remove(path):
+    """Removes a file or a folder, if it is there."""
+    shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
