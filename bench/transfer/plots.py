@@ -53,7 +53,10 @@ def curves(path, title, x_label, y_label, series, log=False, fits=None):
             middle = [_median([y for other, y in points if other == x]) for x in xs]
             axes.plot(xs, middle, "-", color=color, label=name)
     if log:
+        every = sorted({x for points in series.values() for x, _ in points})
         axes.set_xscale("log")
+        axes.set_xticks(every, [f"{x:g}" for x in every])
+        axes.minorticks_off()
     return _save(figure, axes, path)
 
 

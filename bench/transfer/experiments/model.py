@@ -14,7 +14,7 @@ NET = "wan"
 ACTIONS = ("put", "get", "replicate")
 FILES = tuple(f"c{count}" for count in (50, 100, 200, 400, 600, 800, 1000))
 STARTS = tuple(f"s{count}" for count in range(1, 20, 2))
-QUICK = ("q50", "q200", "q400", "s1", "s3")
+QUICK = ("q50", "q200", "q400", "s1", "s3", "s5")
 
 
 def measure(options, lines):
@@ -26,8 +26,9 @@ def measure(options, lines):
 
 
 def series(rows):
-    """The lines of fixed bytes, and those of a growing number of equal files."""
-    return [row for row in rows if row["case"][0] != "s"], [row for row in rows if row["case"][0] == "s"]
+    """The lines of fixed bytes, of the larger amount if there are two, and those of a growing number of equal files."""
+    kind = lambda letter: [row for row in rows if row["case"].startswith(letter)]
+    return kind("c") or kind("q"), kind("s")
 
 
 def summarise(rows):
