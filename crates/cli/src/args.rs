@@ -6,8 +6,8 @@ use clap::builder::BoolishValueParser;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
-    admin, api, cat, check, completion, config, doctor, events, find, grant, locate, login, ls, namespace,
-    replicate, serve, site, space, stat, store, sync, task, token, transfer, usage,
+    admin, api, bench, cat, check, completion, config, doctor, events, find, grant, locate, login, ls,
+    namespace, replicate, serve, site, space, stat, store, sync, task, token, transfer, usage,
 };
 use crate::demo::DemoArgs;
 use crate::output::ColorWhen;
@@ -154,6 +154,9 @@ pub enum Command {
     /// Look after the server, on its own host
     #[command(subcommand)]
     Admin(admin::AdminCommand),
+    /// Measure how fast things are
+    #[command(subcommand)]
+    Bench(bench::BenchCommand),
     /// Check everything that a support person would ask for
     Doctor(doctor::DoctorArgs),
     /// Run three sites here with sample data, and put them through their paces

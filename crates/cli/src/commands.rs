@@ -2,6 +2,7 @@
 
 pub mod admin;
 pub mod api;
+pub mod bench;
 pub mod cat;
 pub mod check;
 pub mod completion;
@@ -66,6 +67,7 @@ pub async fn run(command: Command, context: &Context) -> Result {
         Command::Site(command) => context.interruptible(site::run(command, context)).await?,
         Command::Grant(command) => context.interruptible(grant::run(command, context)).await?,
         Command::Admin(command) => admin::run(command, context).await,
+        Command::Bench(command) => bench::run(command, context).await,
         Command::Doctor(args) => context.interruptible(doctor::run(args, context)).await?,
         Command::Demo(args) => demo(args, context).await,
         Command::Config(command) => config::run(command, context),

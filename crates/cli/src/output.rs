@@ -48,6 +48,11 @@ impl Output {
         Self { json, quiet, color, stderr_is_terminal, stdout_is_terminal: io::stdout().is_terminal() }
     }
 
+    /// Returns an output that says nothing to a person, for steps of a larger command.
+    pub fn silent(self) -> Self {
+        Self { quiet: true, json: false, ..self }
+    }
+
     /// Tells whether talk goes to a person at a terminal.
     pub fn is_interactive(&self) -> bool {
         self.stderr_is_terminal

@@ -24,7 +24,7 @@ mod report;
 pub(super) use report::Reporter;
 
 /// From so many bytes on, connections are opened while it is still found out what to do.
-const BULK: u64 = 2 << 20;
+pub(super) const BULK: u64 = 2 << 20;
 
 /// What all three take.
 #[derive(Debug, Args)]

@@ -2,6 +2,7 @@
 //!
 //! | module | proves |
 //! |---|---|
+//! | [`bench`] | the model of transfers that `bench model` measures |
 //! | [`faults`] | transfers over connections that break again and again |
 //! | [`namespace`] | listing, looking, renaming, removing, sharing; exit codes; output for programs |
 //! | [`transfer`] | put and get of trees and large files, resumed, refused, dry |
@@ -10,6 +11,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test says what it expects by failing")]
 
+mod bench;
 mod faults;
 mod lab;
 mod namespace;

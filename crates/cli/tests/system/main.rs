@@ -10,10 +10,12 @@
 //! | [`documents`] | what the documents tell people to type works |
 //! | [`disk_full`] | a full disk is an error and no loss |
 //! | [`full_fabric`] | the same for copies from another site |
+//! | [`bench`] | the model of transfers between two sites |
 //! | [`demo`] | the demo's checks pass |
 
 #![allow(clippy::unwrap_used, reason = "a test says what it expects by failing")]
 
+mod bench;
 mod clocks;
 mod demo;
 mod disk_full;
