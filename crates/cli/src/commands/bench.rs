@@ -32,7 +32,7 @@ pub enum BenchCommand {
 #[command(after_help = "\
 A transfer of N files and B bytes takes S0 + N·t0 + B/R: a start, something for each file, and the bytes at a rate. The three are
 fitted to a short series of real transfers of generated files, each with its 95 % interval. The files are made below
-PATH and removed at the end, also when the command is interrupted; the space needs room for about three times --size.
+PATH and in --local, and removed at the end, also when the command is interrupted; both need room for about three times --size.
 
 Without --from the files are at this computer, without --to they come to it; with neither they go from this computer to the
 site in use. Between two sites a task is measured, at the sites; to or from this computer, what `put` and `get` take.
