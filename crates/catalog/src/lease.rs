@@ -66,6 +66,11 @@ impl Catalog {
         self.ask(OfKind(kind)).await
     }
 
+    /// Returns the leases of a kind that a holder has, also lapsed ones, in the order in which they were first taken.
+    pub async fn leases_of(&self, kind: LeaseKind, holder: &str) -> Result<Vec<Lease>> {
+        self.ask(OfHolder(kind, holder.to_owned())).await
+    }
+
     /// Takes over at most `limit` leases that have lapsed, of one kind or any, for `ttl`. Each has a new fence, so that
     /// its old holder cannot commit any more; its running tasks go back to the queue. What a server kept with its lease goes.
     pub async fn take_over_lapsed(
@@ -259,5 +264,15 @@ impl Query for OfKind {
     const SNAPSHOT: bool = false;
     async fn run<T: Tx>(&self, tx: &T) -> Result<Vec<Lease>> {
         lease::of_kind(tx, self.0).await
+    }
+}
+
+struct OfHolder(LeaseKind, String);
+
+impl Query for OfHolder {
+    type Out = Vec<Lease>;
+    const SNAPSHOT: bool = false;
+    async fn run<T: Tx>(&self, tx: &T) -> Result<Vec<Lease>> {
+        lease::of_holder(tx, self.0, &self.1).await
     }
 }

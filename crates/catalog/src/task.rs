@@ -13,13 +13,13 @@ use crate::catalog::Catalog;
 use crate::engine::{Change, Query, Tx};
 use crate::error::{Error, ErrorKind, Result};
 use crate::model::{
-    MAX_ATTEMPTS, MAX_TASK_ITEMS, NewTask, Page, Task, TaskEvent, TaskFault, TaskFilter, TaskHolder,
-    TaskItem, TaskOutcome, TaskProgress, TaskReport,
+    LeaseKind, MAX_TASK_ITEMS, MAX_VAIN_ATTEMPTS, NewTask, Page, Task, TaskEvent, TaskFault, TaskFilter,
+    TaskHolder, TaskItem, TaskOutcome, TaskProgress, TaskReport,
 };
 use crate::publish::prove_lease;
 use crate::rows::Lock;
 use crate::rows::publish::actor;
-use crate::rows::task;
+use crate::rows::{lease, task};
 
 /// Longest wait before a new attempt.
 const MAX_WAIT: Duration = Duration::from_secs(300);
@@ -195,6 +195,7 @@ impl Change for Submit {
             fault: None,
             lease: None,
             attempt: 0,
+            vain: 0,
             not_before: now,
             deadline: new.deadline,
             created: now,
@@ -240,6 +241,8 @@ impl Change for Claim {
             task.state = TaskState::Running;
             task.lease = Some(lease);
             task.attempt += 1;
+            // Until it achieves something; a server that dies cannot say any more.
+            task.vain += 1;
             task.changed = now;
             task::update(batch.tx, &task).await?;
             let detail = json!({ "v": 1, "attempt": task.attempt, "lease": lease });
@@ -253,7 +256,8 @@ impl Change for Claim {
     }
 }
 
-/// Ends a task in one of its final states.
+/// Ends a task in one of its final states, and with it the leases of what it has brought in part: whoever takes them over
+/// removes that.
 async fn end<T: Tx>(
     batch: &mut Batch<'_, T>,
     task: &mut Task,
@@ -266,16 +270,17 @@ async fn end<T: Tx>(
     task.lease = None;
     task.changed = now;
     task::update(batch.tx, task).await?;
+    lease::expire(batch.tx, LeaseKind::Task, &task.id.to_string(), now).await?;
     let detail = json!({ "v": 1, "fault": task.fault, "progress": task.progress });
     task::insert_event(batch.tx, task.id, now, state.as_str(), &detail).await
 }
 
-/// Puts a running task back into the queue, or ends it if its attempts are used up.
+/// Puts a running task back into the queue, or ends it if too many attempts in a row achieved nothing.
 async fn again<T: Tx>(batch: &mut Batch<'_, T>, task: &mut Task, fault: TaskFault) -> Result<()> {
-    if task.attempt >= MAX_ATTEMPTS {
+    if task.vain >= MAX_VAIN_ATTEMPTS {
         return end(batch, task, TaskState::Failed, Some(fault)).await;
     }
-    let wait = Duration::from_secs(1 << task.attempt.saturating_sub(1).min(10)).min(MAX_WAIT);
+    let wait = Duration::from_secs(1 << task.vain.saturating_sub(1).min(10)).min(MAX_WAIT);
     requeue(batch, task, wait, Some(fault)).await
 }
 
@@ -309,6 +314,7 @@ pub(crate) async fn requeue_of_lease<T: Tx>(
             again(batch, &mut task, TaskFault { code: ErrorCode::LeaseExpired, detail }).await?;
         } else {
             task.attempt = task.attempt.saturating_sub(1);
+            task.vain = task.vain.saturating_sub(1);
             requeue(batch, &mut task, Duration::ZERO, None).await?;
         }
     }
@@ -349,6 +355,9 @@ impl Change for Progress {
             task.cursor = report.cursor.clone();
         }
         task.progress = report.progress.clone();
+        if report.is_further {
+            task.vain = 0;
+        }
         match outcome {
             None => {
                 task.changed = batch.now();
@@ -399,7 +408,7 @@ impl Change for Steer {
         let now: Timestamp = batch.now();
         task.state = TaskState::Queued;
         (task.cursor, task.fault, task.progress) = (None, None, TaskProgress::default());
-        (task.attempt, task.not_before, task.changed) = (0, now, now);
+        (task.attempt, task.vain, task.not_before, task.changed) = (0, 0, now, now);
         task::forget_items(batch.tx, *id).await?;
         task::update(batch.tx, &task).await?;
         task::insert_event(batch.tx, *id, now, "retried", &json!({ "v": 1 })).await?;

@@ -32,6 +32,9 @@ CREATE TABLE invitation (
 ALTER TABLE space ADD COLUMN home UUID;
 ALTER TABLE space ADD COLUMN behind TEXT COLLATE "C";
 
+-- Attempts in a row that achieved nothing; null is none (docs/design/tasks.md).
+ALTER TABLE task ADD COLUMN vain BIGINT;
+
 ALTER TABLE store ADD COLUMN site UUID;
 -- A name is unique at its site.
 ALTER TABLE store DROP CONSTRAINT store_name_key;

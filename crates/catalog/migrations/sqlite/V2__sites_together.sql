@@ -32,6 +32,9 @@ CREATE TABLE invitation (
 ALTER TABLE space ADD COLUMN home BLOB;
 ALTER TABLE space ADD COLUMN behind TEXT;
 
+-- Attempts in a row that achieved nothing; null is none (docs/design/tasks.md).
+ALTER TABLE task ADD COLUMN vain INTEGER;
+
 -- A name is unique at its site, no longer in the table: the constraint can only go with the table.
 CREATE TABLE store_new (
     st INTEGER NOT NULL PRIMARY KEY,

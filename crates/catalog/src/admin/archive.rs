@@ -207,6 +207,7 @@ pub(super) static TABLES: &[Table] = &[
             ("fault", Text),
             ("lease", Uuid),
             ("attempt", Int),
+            ("vain", Int),
             ("not_before", Int),
             ("deadline", Int),
             ("created", Int),

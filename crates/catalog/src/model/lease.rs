@@ -13,6 +13,8 @@ words!(
         Server = "server",
         /// A client's resumable upload.
         Upload = "upload",
+        /// A large object that a task brings, whose holder is the task's id. It ends with the task.
+        Task = "task",
     }
 );
 

@@ -70,6 +70,9 @@ pub struct Task {
     pub lease: Option<LeaseId>,
     /// The number of the attempt, from 1 once it was claimed.
     pub attempt: u32,
+    /// How many attempts in a row, with the present one, have achieved nothing so far. These are what patience is
+    /// measured by: waits grow with them, and after [`MAX_VAIN_ATTEMPTS`] the task has failed.
+    pub vain: u32,
     /// It is not claimed before this time.
     pub not_before: Timestamp,
     /// When to give up.
@@ -137,6 +140,8 @@ pub struct TaskReport {
     pub progress: TaskProgress,
     /// Items that did not succeed, since the last report.
     pub items: Vec<TaskItem>,
+    /// Whether something was achieved since the last report that no later attempt has to do again.
+    pub is_further: bool,
 }
 
 /// How an attempt ended.
@@ -152,5 +157,5 @@ pub enum TaskOutcome {
     Again(TaskFault),
 }
 
-/// Most attempts of a task.
-pub const MAX_ATTEMPTS: u32 = 20;
+/// Most attempts in a row that achieve nothing.
+pub const MAX_VAIN_ATTEMPTS: u32 = 20;

@@ -26,6 +26,11 @@ static BY_ID: [Sql; 3] = with_locks!(
 );
 static OF_KIND: Sql =
     Sql::both(concat!("SELECT ", columns!(), " FROM lease l WHERE l.kind = $1 ORDER BY l.id"));
+static OF_HOLDER: Sql = Sql::both(concat!(
+    "SELECT ",
+    columns!(),
+    " FROM lease l WHERE l.kind = $1 AND l.holder = $2 ORDER BY l.id"
+));
 static LAPSED: Sql = Sql::each(
     concat!(
         "SELECT ",
@@ -43,6 +48,8 @@ static INSERT: Sql =
     Sql::both("INSERT INTO lease (id, kind, holder, fence, expires, body) VALUES ($1, $2, $3, $4, $5, $6)");
 static UPDATE: Sql =
     Sql::both("UPDATE lease SET holder = $1, fence = $2, expires = $3, body = $4 WHERE id = $5");
+static EXPIRE: Sql =
+    Sql::both("UPDATE lease SET expires = $1 WHERE kind = $2 AND holder = $3 AND expires > $1");
 static DELETE: Sql = Sql::both("DELETE FROM lease WHERE id = $1");
 
 fn decode_all(rows: Vec<Row>) -> Result<Vec<Lease>> {
@@ -69,6 +76,11 @@ pub(crate) async fn by_ids<T: Tx>(tx: &T, ids: Vec<LeaseId>, lock: Lock) -> Resu
 /// Returns the leases of a kind.
 pub(crate) async fn of_kind<T: Tx>(tx: &T, kind: LeaseKind) -> Result<Vec<Lease>> {
     decode_all(tx.query(&OF_KIND, row![kind.as_str()]).await?)
+}
+
+/// Returns the leases of a kind that a holder has, also lapsed ones.
+pub(crate) async fn of_holder<T: Tx>(tx: &T, kind: LeaseKind, holder: &str) -> Result<Vec<Lease>> {
+    decode_all(tx.query(&OF_HOLDER, row![kind.as_str(), holder]).await?)
 }
 
 /// Returns leases that lapsed by `now` and nobody else is taking over.
@@ -98,6 +110,11 @@ pub(crate) async fn insert<T: Tx>(tx: &T, lease: &Lease) -> Result<()> {
 pub(crate) async fn update<T: Tx>(tx: &T, lease: &Lease) -> Result<()> {
     let params = row![lease.holder.as_str(), lease.fence, lease.expires, to_json(&lease.body)?, lease.id];
     tx.execute(&UPDATE, params).await.map(drop)
+}
+
+/// Makes the leases of a kind that a holder has end now.
+pub(crate) async fn expire<T: Tx>(tx: &T, kind: LeaseKind, holder: &str, now: Timestamp) -> Result<()> {
+    tx.execute(&EXPIRE, row![now, kind.as_str(), holder]).await.map(drop)
 }
 
 /// Deletes a lease.

@@ -25,8 +25,8 @@ pub(crate) struct SpecBody {
 
 macro_rules! columns {
     () => {
-        "t.id, t.kind, t.state, t.spec, t.cursor, t.progress, t.fault, t.lease, t.attempt, t.not_before, \
-         t.deadline, t.created, t.changed"
+        "t.id, t.kind, t.state, t.spec, t.cursor, t.progress, t.fault, t.lease, t.attempt, t.vain, \
+         t.not_before, t.deadline, t.created, t.changed"
     };
 }
 
@@ -81,8 +81,8 @@ static INSERT: Sql = Sql::both(
      idempotency_key) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)",
 );
 static UPDATE: Sql = Sql::both(
-    "UPDATE task SET state = $1, cursor = $2, progress = $3, fault = $4, lease = $5, attempt = $6, \
-     not_before = $7, changed = $8 WHERE id = $9",
+    "UPDATE task SET state = $1, cursor = $2, progress = $3, fault = $4, lease = $5, attempt = $6, vain = $7, \
+     not_before = $8, changed = $9 WHERE id = $10",
 );
 static PRUNE: Sql = Sql::both(
     "DELETE FROM task WHERE changed < $1 AND state IN ('succeeded', 'partial', 'failed', 'cancelled')",
@@ -131,6 +131,7 @@ fn decode(row: &mut Row) -> Result<Task> {
         fault: row.opt_json()?,
         lease: row.opt_uuid()?.map(LeaseId),
         attempt: row.small()?,
+        vain: u32::try_from(row.opt_number()?.unwrap_or_default()).unwrap_or(u32::MAX),
         not_before: row.time()?,
         deadline: row.opt_time()?,
         created: row.time()?,
@@ -210,6 +211,7 @@ pub(crate) async fn update<T: Tx>(tx: &T, task: &Task) -> Result<()> {
         task.fault.as_ref().map(to_json).transpose()?,
         task.lease,
         task.attempt,
+        u64::from(task.vain),
         task.not_before,
         task.changed,
         task.id,

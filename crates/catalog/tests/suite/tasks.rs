@@ -58,7 +58,12 @@ async fn a_task_from_submission_to_its_end(site: Site) {
     assert_eq!(catalog.claim_task(holder(&site.lease), &[]).await.unwrap(), None);
 
     let progress = TaskProgress { items_done: 3, bytes_done: 30, ..Default::default() };
-    let report = TaskReport { cursor: Some(json!("a/b")), progress: progress.clone(), items: vec![item(1)] };
+    let report = TaskReport {
+        cursor: Some(json!("a/b")),
+        progress: progress.clone(),
+        items: vec![item(1)],
+        is_further: false,
+    };
     let running = catalog.record_progress(task.id, holder(&site.lease), report).await.unwrap();
     assert_eq!((running.cursor, running.progress), (Some(json!("a/b")), progress));
     let report = TaskReport { items: (2..5).map(item).collect(), ..Default::default() };
@@ -222,6 +227,81 @@ async fn faults_deadlines_and_used_up_attempts(site: Site) {
     assert_eq!((late.state, late.fault.unwrap().code), (TaskState::Failed, ErrorCode::WaitTimeout));
 }
 
+async fn only_attempts_that_achieve_nothing_use_patience_up(site: Site) {
+    let catalog = &site.catalog;
+    let task = catalog.submit_task(&user("alice"), new("replicate")).await.unwrap();
+    let further = TaskReport { is_further: true, ..Default::default() };
+    // Ends an attempt, and returns the task. The wait behind it is not waited for.
+    let attempt = async |report: Option<TaskReport>| {
+        catalog.claim_task(holder(&site.lease), &[]).await.unwrap().unwrap();
+        if let Some(report) = report {
+            catalog.record_progress(task.id, holder(&site.lease), report).await.unwrap();
+        }
+        let outcome = TaskOutcome::Again(fault());
+        let ended = catalog.finish_task(task.id, holder(&site.lease), TaskReport::default(), outcome);
+        let ended = ended.await.unwrap();
+        site.tamper("UPDATE task SET not_before = 0").await;
+        ended
+    };
+    let wait = |task: &Task| task.not_before.since(task.changed).as_secs();
+    for (number, expected) in [(1, 1), (2, 2), (3, 4)] {
+        let queued = attempt(None).await;
+        assert_eq!((queued.attempt, queued.vain, wait(&queued)), (number, number, expected));
+    }
+    for number in 4..30 {
+        let queued = attempt(Some(further.clone())).await;
+        assert_eq!((queued.attempt, queued.vain, wait(&queued)), (number, 0, 1), "as if it were the first");
+    }
+    for vain in 1..MAX_VAIN_ATTEMPTS {
+        assert_eq!(attempt(None).await.vain, vain);
+    }
+    let failed = attempt(None).await;
+    assert_eq!((failed.state, failed.attempt), (TaskState::Failed, 29 + MAX_VAIN_ATTEMPTS));
+    let retried = catalog.retry_task(&user("alice"), task.id).await.unwrap();
+    assert_eq!((retried.attempt, retried.vain), (0, 0));
+}
+
+async fn what_a_task_holds_ends_with_it(site: Site) {
+    let catalog = &site.catalog;
+    let alice = user("alice");
+    for end in ["cancelled", "failed", "succeeded"] {
+        let task = catalog.submit_task(&alice, new("replicate")).await.unwrap();
+        let other = catalog.submit_task(&alice, new("replicate")).await.unwrap();
+        let take = async |task: &Task| {
+            let holder = task.id.to_string();
+            catalog.acquire_lease(LeaseKind::Task, &holder, HOUR, json!({ "v": 1 })).await.unwrap()
+        };
+        let (own, others) = (take(&task).await, take(&other).await);
+        assert_eq!(catalog.leases_of(LeaseKind::Task, &task.id.to_string()).await.unwrap(), [own.clone()]);
+        assert_eq!(catalog.take_over_lapsed(None, "two", HOUR, 9).await.unwrap(), []);
+        let claimed = catalog.claim_task(holder(&site.lease), &[]).await.unwrap().unwrap();
+        assert_eq!(claimed.id, task.id);
+        let finish =
+            |outcome| catalog.finish_task(task.id, holder(&site.lease), TaskReport::default(), outcome);
+        match end {
+            "cancelled" => drop(catalog.cancel_task(&alice, task.id).await.unwrap()),
+            "failed" => {
+                // It stays while there is to be another attempt.
+                finish(TaskOutcome::Again(fault())).await.unwrap();
+                assert_eq!(catalog.lease(own.id).await.unwrap(), own);
+                site.tamper("UPDATE task SET not_before = 0").await;
+                while catalog.claim_task(holder(&site.lease), &[]).await.unwrap().unwrap().id != task.id {}
+                drop(finish(TaskOutcome::Failed(fault())).await.unwrap());
+            }
+            _ => drop(finish(TaskOutcome::Succeeded).await.unwrap()),
+        }
+        let renewed = catalog.renew_lease(own.id, own.fence, HOUR).await;
+        assert_eq!(kind(renewed), ErrorKind::LeaseExpired);
+        let lapsed = catalog.take_over_lapsed(None, "two", HOUR, 9).await.unwrap().remove(0);
+        assert_eq!((lapsed.lease.id, lapsed.old_fence), (own.id, own.fence));
+        catalog.release_lease(own.id, lapsed.lease.fence).await.unwrap();
+        assert_eq!(catalog.lease(others.id).await.unwrap(), others);
+        catalog.cancel_task(&alice, other.id).await.unwrap();
+        let lapsed = catalog.take_over_lapsed(None, "two", HOUR, 9).await.unwrap().remove(0).lease;
+        catalog.release_lease(lapsed.id, lapsed.fence).await.unwrap();
+    }
+}
+
 async fn two_servers_do_not_claim_the_same_task(site: Site) {
     let second = site.second().await;
     let other = second.acquire_lease(LeaseKind::Server, "two", HOUR, json!({})).await.unwrap();
@@ -251,5 +331,7 @@ on_both!(
     a_task_outlives_its_server,
     a_cancelled_task_stops_its_worker,
     faults_deadlines_and_used_up_attempts,
+    only_attempts_that_achieve_nothing_use_patience_up,
+    what_a_task_holds_ends_with_it,
     two_servers_do_not_claim_the_same_task,
 );

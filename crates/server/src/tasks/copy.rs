@@ -189,7 +189,7 @@ impl Copier<'_> {
         let fetch = Fetch::new(attempt.app.clone(), goal, attempt.acting.clone(), None);
         let doubtful = Mutex::new(Vec::new());
         let done = |version: &OpenVersion, outcome: Result<_>| match outcome {
-            Ok(_) => attempt.progress.done(1, version.size.0),
+            Ok(_) => attempt.progress.achieved(1, version.size.0),
             Err(error) => match error.code() {
                 ErrorCode::AlreadyExists | ErrorCode::PreconditionFailed => {
                     let mut doubtful = doubtful.lock().unwrap_or_else(PoisonError::into_inner);
@@ -274,7 +274,7 @@ impl Copier<'_> {
                 };
                 if is_extra {
                     match self.home.remove(&listed.path).await {
-                        Ok(()) => attempt.progress.done(1, 0),
+                        Ok(()) => attempt.progress.achieved(1, 0),
                         Err(error) => attempt.failed(&listed.path, "failed", &error),
                     }
                     removed.insert(listed.path);

@@ -14,7 +14,7 @@ pub(super) async fn run(attempt: &Attempt, path: &ObjectPath) -> Result<()> {
     loop {
         match attempt.app.catalog.remove_some(&attempt.task.caller, path, STEP).await {
             Ok(removed) => {
-                attempt.progress.done(removed.entries, 0);
+                attempt.progress.achieved(removed.entries, 0);
                 attempt.progress.step(Some("removing".to_owned()));
                 if removed.is_done {
                     return Ok(());

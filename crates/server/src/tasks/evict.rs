@@ -112,7 +112,7 @@ pub(super) async fn let_go(attempt: &Attempt, space: &Space, copies: &[Own]) -> 
         match answer {
             Ok(position) => {
                 furthest = position.or(furthest);
-                attempt.progress.done(1, own.bytes);
+                attempt.progress.achieved(1, own.bytes);
             }
             // Asking again does not help while there is no other good copy.
             Err(error) if error.code() == ErrorCode::Conflict => {

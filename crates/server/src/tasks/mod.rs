@@ -40,8 +40,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 const RECORD_EVERY: Duration = Duration::from_secs(1);
 /// A result that cannot be recorded is tried again for so long; then the lease has lapsed anyway.
 const FINISH_TRIES: u32 = 5;
-/// Attempts that end where an item could not be done now, but later: some two minutes. From then on it counts as failed, and
-/// the others are done.
+/// Attempts in a row that achieve nothing and end where an item could not be done now, but later: some two minutes. From then
+/// on it counts as failed, and the others are done.
 const PATIENT_ATTEMPTS: u32 = 8;
 /// Tasks at other sites whose place is remembered.
 const MAX_ELSEWHERE: usize = 10_000;
@@ -260,11 +260,11 @@ impl Attempt {
         }
     }
 
-    /// Notes an item that was not done. If it may be done later, this step is repeated by the next attempt, for some
-    /// attempts.
+    /// Notes an item that was not done. If it may be done later, this step is repeated by the next attempt, until some
+    /// attempts in a row have achieved nothing.
     fn failed(&self, path: &ObjectPath, outcome: &str, error: &ApiError) {
         self.progress.failed(path, outcome, error);
-        if error.is_retryable() && self.task.attempt < PATIENT_ATTEMPTS {
+        if error.is_retryable() && self.task.vain < PATIENT_ATTEMPTS {
             self.progress.repeat(error.clone().context(path));
         }
     }

@@ -1,6 +1,7 @@
 //! How far an attempt is, and from where it would be repeated.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use percale_catalog::{Task, TaskItem, TaskProgress, TaskReport};
 use percale_core::ObjectPath;
@@ -17,7 +18,11 @@ struct Cursor {
 }
 
 /// Counts what an attempt does. Items that failed are reported at the end of their step, together with the cursor.
-pub(super) struct Progress(Mutex<State>);
+pub(super) struct Progress {
+    state: Mutex<State>,
+    /// Bytes of unfinished items that the next attempt need not bring again.
+    safe: Arc<AtomicU64>,
+}
 
 struct State {
     now: TaskProgress,
@@ -27,6 +32,10 @@ struct State {
     /// Failures of steps that ended.
     items: Vec<TaskItem>,
     is_changed: bool,
+    /// Whether something was achieved that has not been reported.
+    is_further: bool,
+    /// How many of the safe bytes were reported.
+    reported: u64,
     /// Why the step in hand has to be repeated.
     repeat: Option<ApiError>,
 }
@@ -39,11 +48,13 @@ impl Progress {
         let cursor = cursor.filter(|cursor| cursor.v == 1 && cursor.after.is_some());
         let now = cursor.as_ref().map(|cursor| cursor.progress.clone()).unwrap_or_default();
         let (step, items) = (Vec::new(), Vec::new());
-        Self(Mutex::new(State { now, cursor, step, items, is_changed: false, repeat: None }))
+        let (is_changed, is_further, reported, repeat) = (false, false, 0, None);
+        let state = State { now, cursor, step, items, is_changed, is_further, reported, repeat };
+        Self { state: Mutex::new(state), safe: Arc::default() }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns where to go on.
@@ -51,11 +62,22 @@ impl Progress {
         self.lock().cursor.as_ref().and_then(|cursor| cursor.after.clone())
     }
 
-    /// Notes items that were done.
+    /// Returns what counts the bytes of unfinished items that the next attempt need not bring again.
+    pub fn safe(&self) -> Arc<AtomicU64> {
+        self.safe.clone()
+    }
+
+    /// Notes items that are as they should be, and were so before.
     pub fn done(&self, items: u64, bytes: u64) {
         let now = &mut self.lock().now;
         now.items_done += items;
         now.bytes_done += bytes;
+    }
+
+    /// Notes items that this attempt has made as they should be: a later one finds them so.
+    pub fn achieved(&self, items: u64, bytes: u64) {
+        self.done(items, bytes);
+        self.lock().is_further = true;
     }
 
     /// Notes an item that was not done.
@@ -85,6 +107,7 @@ impl Progress {
         let mut state = self.lock();
         let failed = std::mem::take(&mut state.step);
         state.items.extend(failed);
+        state.is_further |= state.cursor.as_ref().and_then(|cursor| cursor.after.as_ref()) != after.as_ref();
         state.cursor = Some(Cursor { v: 1, after, progress: state.now.clone() });
         state.is_changed = true;
     }
@@ -108,14 +131,77 @@ impl Progress {
             true => state.cursor.as_ref().and_then(|cursor| serde_json::to_value(cursor).ok()),
             false => None,
         };
-        TaskReport { cursor, progress: state.now.clone(), items: std::mem::take(&mut state.items) }
+        let safe = self.safe.load(Ordering::Relaxed);
+        let is_safer = std::mem::replace(&mut state.reported, safe) < safe;
+        let is_further = std::mem::take(&mut state.is_further) || is_safer;
+        TaskReport {
+            cursor,
+            progress: state.now.clone(),
+            items: std::mem::take(&mut state.items),
+            is_further,
+        }
     }
 
     /// Takes back a report that did not arrive.
     pub fn give_back(&self, report: TaskReport) {
         let mut state = self.lock();
         state.is_changed |= report.cursor.is_some();
+        state.is_further |= report.is_further;
         let later = std::mem::replace(&mut state.items, report.items);
         state.items.extend(later);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use percale_core::Timestamp;
+    use percale_core::access::Caller;
+    use percale_core::ids::TaskId;
+    use percale_core::state::TaskState;
+
+    use super::*;
+
+    fn task(cursor: Option<serde_json::Value>) -> Task {
+        let now = Timestamp::EPOCH;
+        Task {
+            id: TaskId::new(),
+            kind: "replicate".into(),
+            state: TaskState::Running,
+            caller: Caller::anonymous(),
+            spec: serde_json::json!({}),
+            cursor,
+            progress: TaskProgress::default(),
+            fault: None,
+            lease: None,
+            attempt: 1,
+            vain: 1,
+            not_before: now,
+            deadline: None,
+            created: now,
+            changed: now,
+        }
+    }
+
+    #[test]
+    fn only_what_no_later_attempt_does_again_is_further() {
+        let progress = Progress::new(&task(None));
+        progress.done(5, 500);
+        assert!(!progress.take().is_further, "it was so before");
+        progress.achieved(1, 100);
+        let report = progress.take();
+        assert!(report.is_further && !progress.take().is_further, "once");
+        progress.give_back(report);
+        assert!(progress.take().is_further, "unless nobody heard of it");
+        progress.safe().fetch_add(8, Ordering::Relaxed);
+        assert!(progress.take().is_further && !progress.take().is_further);
+        progress.step(Some("a".into()));
+        let report = progress.take();
+        assert!(report.is_further);
+        // The next attempt begins there; a step that is repeated in vain leads nowhere.
+        let progress = Progress::new(&task(report.cursor));
+        progress.step(Some("a".into()));
+        assert!(!progress.take().is_further);
+        progress.step(Some("b".into()));
+        assert!(progress.take().is_further);
     }
 }

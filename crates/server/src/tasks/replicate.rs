@@ -43,7 +43,7 @@ pub(super) async fn run(attempt: &Attempt, path: &ObjectPath, from: Option<&str>
             if furthest.is_none_or(|known| (known.term, known.seq) < (position.term, position.seq)) {
                 *furthest = Some(position);
             }
-            attempt.progress.done(1, version.size.0);
+            attempt.progress.achieved(1, version.size.0);
         }
         // It was replaced or removed meanwhile, or somebody else brought it.
         Ok(Copied::NotWanted) => attempt.progress.done(1, 0),
