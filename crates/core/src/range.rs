@@ -204,6 +204,25 @@ impl RangeSet {
         self.0.splice(first..behind, [joined]);
     }
 
+    /// Takes the bytes of a range out.
+    pub fn remove(&mut self, range: ByteRange) {
+        if range.is_empty() {
+            return;
+        }
+        let cut = |have: &ByteRange| {
+            let before = ByteRange::new(have.start, have.end.min(range.start));
+            let behind = ByteRange::new(have.start.max(range.end), have.end);
+            [before, behind].into_iter().flatten().filter(|rest| !rest.is_empty()).collect::<Vec<_>>()
+        };
+        self.0 = self.0.iter().flat_map(cut).collect();
+    }
+
+    /// Tells whether any byte of a range is in the set.
+    pub fn overlaps(&self, range: ByteRange) -> bool {
+        let first = self.0.partition_point(|have| have.end <= range.start);
+        self.0.get(first).is_some_and(|have| have.intersect(range).is_some())
+    }
+
     /// Returns the ranges, in order.
     pub fn iter(&self) -> impl Iterator<Item = ByteRange> + '_ {
         self.0.iter().copied()
@@ -273,13 +292,19 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_range_set_equals_a_bitmap(ranges in prop::collection::vec((0u64..64, 0u64..16), 0..24)) {
+        fn a_range_set_equals_a_bitmap(
+            changes in prop::collection::vec((any::<bool>(), 0u64..64, 0u64..16), 0..24),
+            (start, len) in (0u64..64, 0u64..16),
+        ) {
             let mut bits = [false; 96];
             let mut set = RangeSet::new();
-            for (start, len) in ranges {
-                set.insert(ByteRange::at(start, len));
-                bits[start as usize..(start + len) as usize].fill(true);
+            for (is_there, start, len) in changes {
+                let range = ByteRange::at(start, len);
+                if is_there { set.insert(range) } else { set.remove(range) }
+                bits[start as usize..(start + len) as usize].fill(is_there);
             }
+            let is_any = bits[start as usize..(start + len) as usize].contains(&true);
+            prop_assert_eq!(set.overlaps(ByteRange::at(start, len)), is_any);
             let mut seen = [false; 96];
             let mut last_end = None;
             for range in set.iter() {

@@ -5,6 +5,7 @@
 //! | [`frames`] | the frames of a stream and their limits |
 //! | [`encode`] | frames to bytes, without copying payloads |
 //! | [`decode`] | bytes to frames, every rule of the format checked |
+//! | [`held`] | which bytes of a known version a site has, and the restart marker that remembers it |
 //! | [`received`] | which groups of a content have arrived, and the restart marker that remembers it |
 //! | [`tuning`] | how many connections a path takes |
 //!
@@ -13,11 +14,13 @@
 pub mod decode;
 pub mod encode;
 pub mod frames;
+pub mod held;
 pub mod received;
 pub mod tuning;
 
 pub use decode::Decoder;
 pub use encode::Encoder;
 pub use frames::{DataFrame, Frame, FrameError};
+pub use held::Held;
 pub use received::ReceivedGroups;
 pub use tuning::Streams;

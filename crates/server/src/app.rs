@@ -13,6 +13,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::Config;
 use crate::abroad::Abroad;
+use crate::fetch::InHand;
 use crate::http::auth::Authenticator;
 use crate::lease::ServerLease;
 use crate::publish::Publisher;
@@ -53,6 +54,8 @@ pub struct App {
     pub uploads: Arc<Uploads>,
     /// What this server has in hand.
     pub lease: Arc<ServerLease>,
+    /// The unfinished copies that this server has in hand.
+    pub copying: InHand,
     /// The managed tasks that this server works on.
     pub tasks: Tasks,
     /// Owns what runs in the background: whatever is spawned here ends by itself once [`App::stopping`] is cancelled.

@@ -2,9 +2,12 @@
 //! sites"): as further copies of these versions, or as other objects.
 //!
 //! Small objects of one source come many in a stream of frames, large ones alone, group by group. Nothing is kept that does
-//! not have the version's root; where a source fails, lies or has not what it should, the next one is asked.
+//! not have the version's root; where a source fails, lies or has not what it should, the next one is asked. What a task has
+//! brought of a large object stays for its next attempt ([`kept`]).
 
+mod kept;
 mod large;
+mod whole;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -16,14 +19,15 @@ use percale_api::uploads::PullItem;
 use percale_catalog::{OpenVersion, Space};
 use percale_client::pull::{FrameStream, parse_problem};
 use percale_core::ids::{SiteId, StoreId, VersionId};
-use percale_core::tree::{GROUP_SIZE, HashTree, TreeHasher, group_count};
+use percale_core::tree::{HashTree, group_count};
 use percale_core::{ByteRange, ErrorCode, ObjectPath};
 use percale_federation::Acting;
-use percale_mover::{Frame, Streams};
-use percale_store::{SmallFile, Stage, StageOptions, StageToken, Staged, StoreKey};
+use percale_mover::Frame;
+use percale_store::SmallFile;
 use tokio::sync::Semaphore;
 
-use self::large::Large;
+pub use self::kept::{ForTask, InHand};
+use self::large::Failing;
 use crate::abroad::Copied;
 use crate::publish::{MAX_BATCH, NewObject, StagedContent, key_for_stage};
 use crate::reading::{Reach, Reader, Source};
@@ -70,6 +74,10 @@ pub struct Fetch {
     first: Option<SiteId>,
     /// How many streams large objects take, all together.
     slots: Semaphore,
+    /// What the streams of all large objects know of the sites that they ask.
+    failing: Failing,
+    /// The task that goes on with what was brought of large objects, if an attempt ends early.
+    task: Option<ForTask>,
 }
 
 /// Most streams of large objects at once, wherever they come from.
@@ -87,7 +95,15 @@ struct Small {
 impl Fetch {
     /// Makes one. `acting` is for whom other sites are asked, `first` the site that is asked before others.
     pub fn new(app: AppState, goal: Become, acting: Acting, first: Option<SiteId>) -> Self {
-        Self { app, goal: Arc::new(goal), acting, first, slots: Semaphore::new(SLOTS) }
+        let (slots, failing) = (Semaphore::new(SLOTS), Failing::default());
+        Self { app, goal: Arc::new(goal), acting, first, slots, failing, task: None }
+    }
+
+    /// Keeps what was brought of large objects for the next attempt of a task, where an attempt ends early.
+    #[must_use]
+    pub fn for_task(mut self, task: ForTask) -> Self {
+        self.task = Some(task);
+        self
     }
 
     /// Brings bytes, several at once, and calls `done` with what became of each.
@@ -96,7 +112,7 @@ impl Fetch {
     ///   later, and `done` gets the error. An object is removed in that case.
     ///
     /// # Cancellation
-    /// What was staged is removed; what has arrived whole is written and told.
+    /// What was staged is removed, unless a task goes on with it; what has arrived whole is written and told.
     pub fn all<'a>(&'a self, wanted: Vec<Wanted>, done: OnEnd<'a>) -> BoxFuture<'a, ()> {
         self.bring(wanted, done).boxed()
     }
@@ -284,62 +300,26 @@ impl Fetch {
         done(&wanted.version, outcome);
     }
 
-    /// Brings one object through verified reads, which go on with the next copy where one fails.
+    /// Brings one object. What has arrived of it is told, whatever becomes of the task meanwhile.
     async fn large_one(&self, wanted: &Wanted, source: Arc<Source>) -> Result<Copied> {
         let path = &wanted.version.path;
-        let content = self.stage(wanted, source).await.map_err(|error| error.with_path(path))?;
+        let (content, kept) = self.stage(wanted, source).await.map_err(|error| error.with_path(path))?;
         let copies = vec![(path.clone(), wanted.version.version, content)];
         let (app, goal) = (self.app.clone(), self.goal.clone());
-        let told = self.app.background.spawn(async move { tell(&app, &goal, copies).await });
-        let mut outcomes =
-            told.await.map_err(|error| ApiError::internal("a copy ended early").with_source(error))??;
-        outcomes.pop().unwrap_or_else(|| Err(ApiError::internal("a copy ended without a result")))
-    }
-
-    /// Brings all bytes of a version into a staged file: over several streams, if it comes from other sites, was hashed, and
-    /// the store takes bytes in any order.
-    async fn receive_whole(
-        &self,
-        source: &Arc<Source>,
-        stage: Box<dyn Stage>,
-        positioned: bool,
-    ) -> Result<(Staged, HashTree)> {
-        let sites: Option<VecDeque<SiteId>> = source.sites().collect();
-        let (Some(sites), Some(tree), true) = (sites, source.tree.clone(), positioned) else {
-            return write_whole(&self.app.reader, source, stage).await;
-        };
-        let rtt = sites.front().and_then(|site| self.app.fabric.contact(*site).rtt);
-        let streams = Streams::for_path(rtt);
-        tracing::debug!(path = %source.version.path, %streams, "a large object is fetched");
-        let (version, slots) = (&source.version, &self.slots);
-        let large = Large {
-            app: &self.app,
-            acting: &self.acting,
-            version,
-            tree: tree.clone(),
-            stage: &*stage,
-            slots,
-        };
-        large.bring(sites, streams.count).await?;
-        Ok((stage.finish().await?, HashTree::clone(&tree)))
-    }
-
-    async fn stage(&self, wanted: &Wanted, source: Arc<Source>) -> Result<StagedContent> {
-        let (app, store) = (&self.app, &wanted.store);
-        let token = app.lease.token()?;
-        let mut options = StageOptions::new(token.clone()).size(wanted.version.size);
-        if let Some(key) = key_for_stage(store, &token)? {
-            options = options.key(key);
-        }
-        let mut staging = Staging { app: app.clone(), store: store.clone(), token, is_kept: false };
-        let can = &store.store.capabilities().write;
-        let original = source.on_own_store().filter(|(from, _)| from.row.id == store.row.id);
-        let (staged, tree) = match original.filter(|_| can.clone && can.positioned) {
-            Some((_, replica)) => clone_whole(store, &replica.key, &source, options).await?,
-            None => self.receive_whole(&source, store.store.stage(options).await?, can.positioned).await?,
-        };
-        staging.is_kept = true;
-        Ok(StagedContent { store: store.clone(), staged, tree })
+        let told = self.app.background.spawn(async move {
+            let outcome = match tell(&app, &goal, copies).await {
+                Ok(mut outcomes) => {
+                    let lost = || Err(ApiError::internal("a copy ended without a result"));
+                    outcomes.pop().unwrap_or_else(lost)
+                }
+                Err(error) => Err(error),
+            };
+            if let Some(kept) = kept {
+                kept.told(outcome.as_ref().err()).await;
+            }
+            outcome
+        });
+        told.await.map_err(|error| ApiError::internal("a copy ended early").with_source(error))?
     }
 }
 
@@ -356,87 +336,6 @@ fn as_small(wanted: &Wanted, source: &Arc<Source>) -> Option<Small> {
 async fn read_small(reader: &Arc<Reader>, source: &Arc<Source>) -> Result<Bytes> {
     let mut read = reader.read(source.clone(), ByteRange::whole(source.version.size)).await?;
     Ok(read.next().await?.unwrap_or_default())
-}
-
-/// A staged file that is removed unless it is kept, also when whoever writes it is dropped.
-struct Staging {
-    app: AppState,
-    store: Arc<OpenStore>,
-    token: StageToken,
-    is_kept: bool,
-}
-
-impl Drop for Staging {
-    fn drop(&mut self) {
-        if self.is_kept {
-            return;
-        }
-        let (store, token) = (self.store.clone(), self.token.clone());
-        self.app.background.spawn(async move {
-            if let Err(error) = store.store.discard(&token).await {
-                tracing::info!(%error, "a staged copy was not discarded; it goes with the server's lease");
-            }
-        });
-    }
-}
-
-/// Has the storage copy a file of its own, and reads the copy back.
-async fn clone_whole(
-    store: &OpenStore,
-    original: &str,
-    source: &Source,
-    options: StageOptions,
-) -> Result<(Staged, HashTree)> {
-    let original = StoreKey::parse(original)
-        .map_err(|error| ApiError::internal("a copy's key cannot be used").with_source(error))?;
-    let stage = store.store.clone_to_stage(&original, options).await?;
-    let size = source.version.size;
-    let mut hasher = TreeHasher::new();
-    while hasher.size() < size {
-        let bytes = stage.read_at(ByteRange::at(hasher.size().0, GROUP_SIZE)).await?;
-        if bytes.is_empty() {
-            break;
-        }
-        hasher.update(&bytes);
-    }
-    let tree = expected(hasher.finish(), source)?;
-    Ok((stage.finish().await?, tree))
-}
-
-/// Reads a version whole into a staged file, and compares what was read with the version's root.
-///
-/// # Errors
-/// As the last copy and the store answer; `Integrity` if it has another root.
-async fn write_whole(
-    reader: &Arc<Reader>,
-    source: &Arc<Source>,
-    stage: Box<dyn Stage>,
-) -> Result<(Staged, HashTree)> {
-    let mut read = reader.read(source.clone(), ByteRange::whole(source.version.size)).await?;
-    let mut hasher = TreeHasher::new();
-    let mut at = 0;
-    while let Some(bytes) = read.next().await? {
-        // At most 1 MiB, which takes about 0.15 ms.
-        hasher.update(&bytes);
-        let len = bytes.len() as u64;
-        stage.write_at(at, bytes).await?;
-        at += len;
-    }
-    let tree = expected(hasher.finish(), source)?;
-    Ok((stage.finish().await?, tree))
-}
-
-/// Compares a tree with the version that it should be of.
-///
-/// # Errors
-/// `Integrity`.
-fn expected(tree: HashTree, source: &Source) -> Result<HashTree> {
-    let is_right =
-        tree.size() == source.version.size && source.version.root.is_none_or(|root| root == tree.root());
-    if is_right {
-        return Ok(tree);
-    }
-    Err(ApiError::new(ErrorCode::Integrity, "the copy does not have the hash of the original"))
 }
 
 /// Cuts small objects into batches that fit into memory.

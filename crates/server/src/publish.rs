@@ -3,7 +3,7 @@
 //! Single objects that arrive at the same time are published together, as a group commit: whoever finds the queue free
 //! takes all that wait.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -12,7 +12,7 @@ use percale_catalog::{
 };
 use percale_core::access::Caller;
 use percale_core::digest::Digest;
-use percale_core::ids::{SpaceId, VersionId};
+use percale_core::ids::{Fence, SpaceId, VersionId};
 use percale_core::tree::HashTree;
 use percale_core::{ErrorCode, ObjectPath, Timestamp};
 use percale_store::failpoint::failpoint;
@@ -564,9 +564,8 @@ pub(crate) async fn put_tree(
 /// takes the lease over.
 async fn undo(catalog: &Catalog, one: &Prepared) {
     let (_, content) = &one.item;
-    let undone =
-        undo_files(&content.store, &one.intent, &content.staged.token, content.staged.identity.as_ref())
-            .await;
+    let Staged { token, identity, .. } = &content.staged;
+    let undone = undo_files(&content.store, &one.intent, token, identity.as_ref(), &HashSet::new()).await;
     let version = one.intent.version.0;
     match undone {
         Ok(()) => {
@@ -579,7 +578,8 @@ async fn undo(catalog: &Catalog, one: &Prepared) {
 }
 
 /// Removes the bytes of an intent from the places where they may be: staged, at the reserved key, at the key of the
-/// version, and the tree. Another's file at the reserved key is told by its identity and stays. May be repeated.
+/// version, and the tree. Another's file at the reserved key is told by its identity and stays, as what is staged under one of the
+/// fences of `tasks` does: these go on with it. May be repeated.
 ///
 /// # Errors
 /// Whatever the store answers; then something may be left.
@@ -588,8 +588,11 @@ pub(crate) async fn undo_files(
     intent: &Intent,
     token: &StageToken,
     identity: Option<&FileIdentity>,
+    tasks: &HashSet<Fence>,
 ) -> Result<()> {
-    store.store.discard(token).await?;
+    if !tasks.contains(&token.fence()) {
+        store.store.discard(token).await?;
+    }
     let own = version_key(intent.space, intent.version)?;
     let reserved = key(&intent.key)?;
     if reserved != own

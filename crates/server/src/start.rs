@@ -200,6 +200,7 @@ pub async fn start(config: Config) -> Result<Running> {
         reader,
         uploads,
         lease,
+        copying: crate::fetch::InHand::default(),
         tasks: crate::tasks::Tasks::default(),
         background: TaskTracker::new(),
         stopping: CancellationToken::new(),

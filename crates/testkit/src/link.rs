@@ -2,10 +2,12 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 /// Most bytes that are passed on at once.
 const PIECE: usize = 16 << 10;
@@ -35,6 +37,7 @@ pub struct Link {
 struct Shared {
     target: Mutex<Option<SocketAddr>>,
     state: Mutex<State>,
+    pace: Mutex<Pace>,
     /// Grows with each cut.
     cuts: watch::Sender<u64>,
 }
@@ -48,6 +51,14 @@ struct State {
     passed: [usize; 2],
 }
 
+/// How fast bytes pass.
+#[derive(Debug, Default)]
+struct Pace {
+    bytes_per_second: Option<u32>,
+    /// When the next bytes may pass.
+    next: Option<Instant>,
+}
+
 impl Link {
     /// Takes a port.
     ///
@@ -56,8 +67,12 @@ impl Link {
     pub async fn start() -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("cannot listen on loopback");
         let address = listener.local_addr().expect("a listener has an address");
-        let shared =
-            Arc::new(Shared { target: Mutex::default(), state: Mutex::default(), cuts: watch::channel(0).0 });
+        let shared = Arc::new(Shared {
+            target: Mutex::default(),
+            state: Mutex::default(),
+            pace: Mutex::default(),
+            cuts: watch::channel(0).0,
+        });
         let accepting = tokio::spawn(accept(listener, shared.clone()));
         Self { address, shared, accepting }
     }
@@ -78,6 +93,13 @@ impl Link {
         if bytes == 0 {
             self.shared.cut();
         }
+    }
+
+    /// Lets only so many bytes pass in a second, in both directions together. Whoever receives keeps up then, and what has
+    /// passed has arrived, but for a few pieces.
+    pub fn limit(&self, bytes_per_second: u32) {
+        let pace = Pace { bytes_per_second: Some(bytes_per_second), next: None };
+        *self.shared.pace.lock().unwrap_or_else(PoisonError::into_inner) = pace;
     }
 
     /// Returns how many bytes have passed in a direction since it was started or mended.
@@ -110,6 +132,15 @@ impl Shared {
     fn cut(&self) {
         *self.state() = State { is_cut: true, ..State::default() };
         self.cuts.send_modify(|cuts| *cuts += 1);
+    }
+
+    /// Returns when these bytes may pass, if not now.
+    fn turn(&self, bytes: usize) -> Option<Instant> {
+        let mut pace = self.pace.lock().unwrap_or_else(PoisonError::into_inner);
+        let rate = pace.bytes_per_second?;
+        let turn = pace.next.unwrap_or_else(Instant::now).max(Instant::now());
+        pace.next = Some(turn + Duration::from_secs_f64(bytes as f64 / f64::from(rate)));
+        Some(turn)
     }
 
     /// Returns how many of these bytes still pass.
@@ -181,6 +212,9 @@ async fn carry(
         if read == 0 {
             return to.shutdown().await;
         }
+        if let Some(turn) = shared.turn(read) {
+            tokio::time::sleep_until(turn).await;
+        }
         let passed = shared.pass(way, read);
         to.write_all(piece.get(..passed).unwrap_or_default()).await?;
         if passed < read {
@@ -191,8 +225,6 @@ async fn carry(
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     async fn say(socket: &mut TcpStream) -> bool {

@@ -31,8 +31,9 @@ fn copies_that_find_no_room_are_made_when_there_is_some() {
     for file in 0..SMALL {
         local_file(&work.path().join(format!("tree/small-{file:03}")), file, 200_000);
     }
-    for file in 0..3 {
-        local_file(&work.path().join(format!("tree/large-{file}")), 1000 + file, 6 << 20);
+    // The last one is large enough to lie under a lease of the task's own.
+    for (file, size) in [(0, 6 << 20), (1, 6 << 20), (2, 18 << 20)] {
+        local_file(&work.path().join(format!("tree/large-{file}")), 1000 + file, size);
     }
     run(&alps, &["put", "-r", work.path().join("tree").to_str().unwrap(), "percale:/lab/"]);
     run_soon(&baltic, &["stat", "percale:/lab/tree/small-059"]);

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`kill`] | nothing acknowledged is lost, nothing partial is seen, however often the server is killed |
 //! | [`fabric_kill`] | tasks across sites end by themselves, whoever is killed |
+//! | [`restart`] | a copy of a large file goes on within the file, whoever is killed |
 //! | [`clocks`] | clocks of sites may be apart |
 //! | [`servers`] | a site of several servers goes on when one of them is killed |
 //! | [`publish_steps`] | the same at each single step of the publish order |
@@ -25,6 +26,7 @@ mod full_fabric;
 mod kill;
 mod ledger;
 mod publish_steps;
+mod restart;
 mod servers;
 mod sites;
 mod world;

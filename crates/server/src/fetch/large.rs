@@ -2,27 +2,31 @@
 //!
 //! What is missing is cut into segments; each stream asks for one at a time, so that a slow stream takes fewer. Every group is
 //! verified against the version's tree, which this site knows, and then written where it belongs, in whatever order they
-//! come. A site that fails or lies is asked for nothing more, and what it did not send is asked for at the next one.
+//! come. A site that lies is asked for nothing more; one that fails is asked again, behind the others and after a pause if there
+//! are no others, until nothing has come from it for a while. What it did not send is asked for wherever it is its turn.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt as _, StreamExt as _};
 use percale_api::uploads::PullItem;
 use percale_catalog::OpenVersion;
 use percale_client::pull::{FrameStream, parse_problem};
 use percale_core::ids::SiteId;
-use percale_core::tree::HashTree;
-use percale_core::{ByteRange, ErrorCode};
+use percale_core::tree::{HashTree, group_range};
+use percale_core::{ByteCount, ByteRange, ErrorCode};
 use percale_federation::Acting;
 use percale_mover::tuning::cut;
-use percale_mover::{DataFrame, Frame, ReceivedGroups};
+use percale_mover::{DataFrame, Frame};
 use percale_store::Stage;
 use tokio::sync::{Semaphore, mpsc};
 
 use super::OPERATION;
+use super::kept::Arrived;
 use crate::{ApiError, AppState, Result};
 
 /// What a stream asks for at a time, at least and at most. Small enough that all end together, large enough that the round trip
@@ -31,6 +35,38 @@ const SEGMENT: RangeInclusive<u64> = 4 << 20..=64 << 20;
 /// Groups that wait to be written in each stream.
 const QUEUED_GROUPS: usize = 4;
 
+/// For how long a site that fails is asked again, if nothing at all comes from it meanwhile.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Pauses before a site is asked again: the first, twice as long each time, and the longest.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+
+/// Sites that fail, and since when nothing has come from them. Shared by all objects of a fetch, so that a site that is gone is
+/// waited for once.
+#[derive(Debug, Default)]
+pub(super) struct Failing(Mutex<HashMap<SiteId, Instant>>);
+
+impl Failing {
+    fn sites(&self) -> MutexGuard<'_, HashMap<SiteId, Instant>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes that a site failed; tells whether to ask it again.
+    fn failed(&self, site: SiteId) -> bool {
+        self.sites().entry(site).or_insert_with(Instant::now).elapsed() < PATIENCE
+    }
+
+    /// Notes that something came from a site.
+    fn came(&self, site: SiteId) {
+        self.sites().remove(&site);
+    }
+
+    fn all(&self, sites: &VecDeque<SiteId>) -> bool {
+        let failing = self.sites();
+        sites.iter().all(|site| failing.contains_key(site))
+    }
+}
+
 /// An object that is brought.
 pub(super) struct Large<'a> {
     pub app: &'a AppState,
@@ -38,13 +74,15 @@ pub(super) struct Large<'a> {
     pub version: &'a OpenVersion,
     pub tree: Arc<HashTree>,
     pub stage: &'a dyn Stage,
+    /// What is here of it.
+    pub arrived: &'a Arrived,
     /// What the streams of all objects of a fetch share.
     pub slots: &'a Semaphore,
+    pub failing: &'a Failing,
 }
 
 struct Work {
     segments: VecDeque<ByteRange>,
-    received: ReceivedGroups,
     /// Those that are still asked, the first one at present.
     sites: VecDeque<SiteId>,
     fault: Option<ApiError>,
@@ -55,33 +93,68 @@ fn lock(work: &Mutex<Work>) -> MutexGuard<'_, Work> {
 }
 
 impl Large<'_> {
-    /// Brings all of it into the staged file.
+    /// Brings all of it into the staged file, but for what is there already. The groups that are only `believed` to be there are
+    /// read back meanwhile, and brought where they are not what they should be.
     ///
     /// # Errors
     /// What the last site answered, or the store.
-    pub async fn bring(&self, sites: VecDeque<SiteId>, streams: usize) -> Result<()> {
-        let size = self.version.size;
-        let received = ReceivedGroups::new(size);
-        let segments = cut(&received.missing(), streams, SEGMENT);
-        let work = Mutex::new(Work { segments, received, sites, fault: None });
+    pub async fn bring(&self, sites: VecDeque<SiteId>, streams: usize, believed: Vec<u64>) -> Result<()> {
+        tokio::try_join!(self.check(believed), self.bring_missing(sites.clone(), streams))?;
+        self.bring_missing(sites, streams).await
+    }
+
+    /// Reads groups back and forgets those that are wrong.
+    async fn check(&self, believed: Vec<u64>) -> Result<()> {
+        let mut wrong = 0_u64;
+        for group in believed {
+            let range = group_range(self.version.size, group);
+            // What cannot be read is as good as wrong.
+            let bytes = self.stage.read_at(range).await.unwrap_or_default();
+            if !self.verify(group, bytes).await?.1 {
+                self.arrived.remove(group);
+                wrong += 1;
+            }
+        }
+        if wrong > 0 {
+            let path = &self.version.path;
+            tracing::warn!(%path, groups = wrong, "parts of what an earlier attempt brought are not right; they are brought again");
+        }
+        Ok(())
+    }
+
+    /// Hashes a group and compares it with the tree.
+    async fn verify(&self, group: u64, bytes: Bytes) -> Result<(Bytes, bool)> {
+        let tree = self.tree.clone();
+        // 0.15 ms for a group: too long to hold up others.
+        let verified = tokio::task::spawn_blocking(move || {
+            let is_right = tree.verify(group, &bytes).is_ok();
+            (bytes, is_right)
+        });
+        verified.await.map_err(|error| ApiError::internal("hashing did not end").with_source(error))
+    }
+
+    async fn bring_missing(&self, sites: VecDeque<SiteId>, streams: usize) -> Result<()> {
+        let work = Mutex::new(Work { segments: VecDeque::new(), sites, fault: None });
         loop {
-            let count = streams.min(lock(&work).segments.len());
+            let missing = self.arrived.missing();
+            if missing.total() == ByteCount::ZERO {
+                return Ok(());
+            }
+            let count = {
+                let mut work = lock(&work);
+                // Streams only end while something is missing when there is nobody left to ask.
+                if work.sites.is_empty() {
+                    let none = || ApiError::internal("a version without copies was fetched");
+                    return Err(work.fault.take().unwrap_or_else(none));
+                }
+                work.segments = cut(&missing, streams, SEGMENT);
+                streams.min(work.segments.len())
+            };
             let mut running: FuturesUnordered<_> =
                 (0..count).map(|_| self.stream_after_stream(&work).boxed()).collect();
             while let Some(outcome) = running.next().await {
                 outcome?;
             }
-            drop(running);
-            let mut work = lock(&work);
-            if work.received.is_complete() {
-                return Ok(());
-            }
-            // Each time round a site was given up, so this ends.
-            if work.sites.is_empty() {
-                let none = || ApiError::internal("a version without copies was fetched");
-                return Err(work.fault.take().unwrap_or_else(none));
-            }
-            work.segments = cut(&work.received.missing(), streams, SEGMENT);
         }
     }
 
@@ -90,33 +163,57 @@ impl Large<'_> {
     /// # Errors
     /// Those of the store: no other site can help.
     async fn stream_after_stream(&self, work: &Mutex<Work>) -> Result<()> {
+        let mut pause = FIRST_PAUSE;
         loop {
-            let Ok(_slot) = self.slots.acquire().await else { return Ok(()) };
+            let Ok(slot) = self.slots.acquire().await else { return Ok(()) };
             let (segment, site) = {
                 let mut work = lock(work);
                 let Some(site) = work.sites.front().copied() else { return Ok(()) };
                 let Some(segment) = work.segments.pop_front() else { return Ok(()) };
                 (segment, site)
             };
-            let Err(Fault { error, is_ours }) = self.stream(work, site, segment).await else { continue };
+            let Err(Fault { error, is_ours }) = self.stream(site, segment).await else {
+                pause = FIRST_PAUSE;
+                continue;
+            };
             if is_ours {
                 return Err(error);
             }
-            let mut work = lock(work);
-            let missing = work.received.missing();
-            work.segments.extend(missing.iter().filter_map(|range| range.intersect(segment)));
-            // Another stream may have given it up already.
-            if work.sites.front() == Some(&site) {
-                tracing::warn!(%site, %error, path = %self.version.path, "a source of a copy failed; the next is asked for the rest");
-                work.sites.pop_front();
-                self.app.reader.avoid(site);
-                work.fault = Some(error);
+            drop(slot);
+            if self.give_back(work, site, segment, error) {
+                tokio::time::sleep(pause).await;
+                pause = LONGEST_PAUSE.min(pause * 2);
             }
         }
     }
 
+    /// Puts back what a site did not send, and decides who is asked for it. Tells whether to wait before that.
+    fn give_back(&self, work: &Mutex<Work>, site: SiteId, segment: ByteRange, error: ApiError) -> bool {
+        let mut work = lock(work);
+        let missing = self.arrived.missing();
+        work.segments.extend(missing.iter().filter_map(|range| range.intersect(segment)));
+        self.app.reader.avoid(site);
+        let is_again = may_pass(&error) && self.failing.failed(site);
+        // Another stream may have given it up already.
+        if let Some(at) = work.sites.iter().position(|known| *known == site) {
+            let path = &self.version.path;
+            if !is_again {
+                tracing::warn!(%site, %error, %path, "a source of a copy failed; another is asked for the rest, if there is one");
+                work.sites.remove(at);
+            } else {
+                tracing::debug!(%site, %error, %path, "a source of a copy failed; it is asked again");
+                // Behind those that may not fail.
+                if at == 0 {
+                    work.sites.rotate_left(1);
+                }
+            }
+            work.fault = Some(error);
+        }
+        is_again && self.failing.all(&work.sites)
+    }
+
     /// One request.
-    async fn stream(&self, work: &Mutex<Work>, site: SiteId, segment: ByteRange) -> Result<(), Fault> {
+    async fn stream(&self, site: SiteId, segment: ByteRange) -> Result<(), Fault> {
         let member = self.app.fabric.member(site).map_err(|error| Fault::theirs(error.into()))?;
         let from = |error: percale_client::Error| {
             let error = ApiError::from(percale_federation::Error::from(error));
@@ -148,10 +245,10 @@ impl Large<'_> {
             drop(groups);
             Ok(())
         };
-        let (written, read) = tokio::join!(self.write(work, &member.name, segment, queue), read);
+        let (written, read) = tokio::join!(self.write(site, &member.name, segment, queue), read);
         written?;
         read?;
-        let left = lock(work).received.missing().iter().any(|range| range.intersect(segment).is_some());
+        let left = self.arrived.missing().iter().any(|range| range.intersect(segment).is_some());
         match left {
             false => Ok(()),
             true => {
@@ -163,38 +260,49 @@ impl Large<'_> {
 
     async fn write(
         &self,
-        work: &Mutex<Work>,
+        id: SiteId,
         site: &str,
         segment: ByteRange,
         mut queue: mpsc::Receiver<DataFrame>,
     ) -> Result<(), Fault> {
         while let Some(data) = queue.recv().await {
             let range = ByteRange::at(data.offset, data.bytes.len() as u64);
-            if !segment.contains(range) || lock(work).received.get(data.group()).is_some() {
+            if !segment.contains(range) || self.arrived.has_any(range) {
                 let detail = format!("site {site} sent bytes that were not asked for");
                 return Err(Fault::theirs(ApiError::new(ErrorCode::Integrity, detail)));
             }
-            let tree = self.tree.clone();
-            // 0.15 ms for a group: too long to hold up others.
-            let verified = tokio::task::spawn_blocking(move || {
-                let is_right = tree.verify(data.group(), &data.bytes).is_ok();
-                (data, is_right)
-            });
-            let ended = |error| ApiError::internal("hashing did not end").with_source(error);
-            let (data, is_right) = verified.await.map_err(|error| Fault::ours(ended(error)))?;
+            let (group, offset) = (data.group(), data.offset);
+            let verified = self.verify(group, data.bytes).await;
+            let (bytes, is_right) = verified.map_err(Fault::ours)?;
             if !is_right {
                 metrics::counter!("percale_checksum_mismatches_total").increment(1);
                 tracing::error!(path = %self.version.path, site, "wrong bytes from another site");
                 let detail = format!("site {site} sent wrong bytes; nothing of them was kept");
                 return Err(Fault::theirs(ApiError::new(ErrorCode::Integrity, detail)));
             }
-            let (group, hash) = (data.group(), data.hash);
-            let written = self.stage.write_at(data.offset, data.bytes).await;
+            let len = bytes.len() as u64;
+            let written = self.stage.write_at(offset, bytes).await;
             written.map_err(|error| Fault::ours(error.into()))?;
-            lock(work).received.insert(group, hash);
+            self.arrived.insert(group, len);
+            self.failing.came(id);
         }
         Ok(())
     }
+}
+
+/// Tells whether a fault may be over in a moment. What was changed or removed is not, though a later attempt may find another
+/// version.
+fn may_pass(error: &ApiError) -> bool {
+    let may = matches!(
+        error.code(),
+        ErrorCode::SiteUnavailable
+            | ErrorCode::StoreUnavailable
+            | ErrorCode::CatalogUnavailable
+            | ErrorCode::Timeout
+            | ErrorCode::RequestTimeout
+            | ErrorCode::RateLimited
+    );
+    may && error.is_retryable()
 }
 
 /// Why a stream ended early.

@@ -16,7 +16,7 @@ use percale_core::{ErrorCode, ObjectPath, Position};
 use super::Attempt;
 use super::home::{Home, looks};
 use super::verify::opened;
-use crate::fetch::{Become, Fetch, Wanted};
+use crate::fetch::{Become, Wanted};
 use crate::publish::NewObject;
 use crate::upload::space_of;
 use crate::{ApiError, OnPath as _, Result};
@@ -186,7 +186,7 @@ impl Copier<'_> {
             wanted.push(Wanted { version, store: store.clone() });
         }
         let goal = Become::Objects(become_objects);
-        let fetch = Fetch::new(attempt.app.clone(), goal, attempt.acting.clone(), None);
+        let fetch = attempt.fetch(goal, None);
         let doubtful = Mutex::new(Vec::new());
         let done = |version: &OpenVersion, outcome: Result<_>| match outcome {
             Ok(_) => attempt.progress.achieved(1, version.size.0),

@@ -16,7 +16,7 @@ use super::Attempt;
 use super::evict::{Own, let_go};
 use crate::abroad::Copied;
 use crate::app::system_caller;
-use crate::fetch::{Become, Fetch, Wanted};
+use crate::fetch::{Become, Wanted};
 use crate::{ApiError, AppState, OnPath as _, Result};
 
 /// Copies in one step.
@@ -103,7 +103,7 @@ async fn move_away(
     let (owns, wanted): (Vec<Own>, Vec<Wanted>) = wanted.into_iter().unzip();
     let moved: Mutex<HashMap<VersionId, Result<Copied>>> = Mutex::default();
     let goal = Become::Copies(space.clone());
-    let fetch = Fetch::new(attempt.app.clone(), goal, attempt.acting.clone(), None);
+    let fetch = attempt.fetch(goal, None);
     let done = |version: &OpenVersion, outcome: Result<Copied>| {
         moved.lock().unwrap_or_else(PoisonError::into_inner).insert(version.version, outcome);
     };

@@ -28,6 +28,7 @@ use serde_json::Value;
 use tokio::sync::{Notify, Semaphore};
 use tokio_util::sync::CancellationToken;
 
+use crate::fetch::{Become, Fetch, ForTask};
 use crate::http::auth::delegated_here;
 use crate::{ApiError, AppState, Result};
 pub(crate) use empty::may_be_emptied;
@@ -258,6 +259,12 @@ impl Attempt {
             Acting::Task(text) => Some(text.clone()),
             _ => None,
         }
+    }
+
+    /// Returns what brings bytes for this task. `first` is the site that is asked before others.
+    fn fetch(&self, goal: Become, first: Option<SiteId>) -> Fetch {
+        let task = ForTask { id: self.task.id, safe: self.progress.safe() };
+        Fetch::new(self.app.clone(), goal, self.acting.clone(), first).for_task(task)
     }
 
     /// Notes an item that was not done. If it may be done later, this step is repeated by the next attempt, until some

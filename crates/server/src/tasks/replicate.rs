@@ -16,7 +16,7 @@ use super::Attempt;
 use super::verify::opened;
 use crate::abroad::Copied;
 use crate::app::system_caller;
-use crate::fetch::{Become, Fetch, Wanted};
+use crate::fetch::{Become, Wanted};
 use crate::{ApiError, OnPath as _, Result};
 
 /// Entries in one step: what small objects fill all streams with.
@@ -34,7 +34,7 @@ pub(super) async fn run(attempt: &Attempt, path: &ObjectPath, from: Option<&str>
         _ => None,
     };
     let under_way = end_left_over(attempt, &space).await?;
-    let fetch = Fetch::new(app.clone(), Become::Copies(space.clone()), attempt.acting.clone(), first);
+    let fetch = attempt.fetch(Become::Copies(space.clone()), first);
     let furthest: Mutex<Option<Position>> = Mutex::new(None);
     let full: Mutex<Option<ApiError>> = Mutex::new(None);
     let done = |version: &OpenVersion, outcome: Result<Copied>| match outcome {

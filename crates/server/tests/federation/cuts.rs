@@ -19,12 +19,12 @@ fn cut_for() -> Duration {
 }
 
 /// Waits until something is so, also if a task was tried in vain a few times: it waits ever longer.
-async fn soon<T, F: Future<Output = Option<T>>>(what: &str, ask: impl FnMut() -> F) -> T {
+pub async fn soon<T, F: Future<Output = Option<T>>>(what: &str, ask: impl FnMut() -> F) -> T {
     until_async(what, Duration::from_secs(30) + 3 * cut_for(), ask).await
 }
 
 /// A site that others reach over a link.
-async fn linked(name: &'static str) -> (Site, Link) {
+pub async fn linked(name: &'static str) -> (Site, Link) {
     let link = Link::start().await;
     let site = Site::with(name, |config| {
         config.federation.urls = vec![link.url()];
@@ -35,7 +35,7 @@ async fn linked(name: &'static str) -> (Site, Link) {
     (site, link)
 }
 
-async fn outgoing(name: &'static str) -> Site {
+pub async fn outgoing(name: &'static str) -> Site {
     Site::with(name, |config| {
         config.federation.outgoing_only = true;
         config.federation.stall_timeout = Duration::from_secs(1);
@@ -51,7 +51,7 @@ async fn mended(link: &Link, when: &str) {
     link.mend();
 }
 
-async fn space(home: &Site, name: &str, others: &[&str]) {
+pub async fn space(home: &Site, name: &str, others: &[&str]) {
     home.admin.post("/v1/spaces", json!({"name": name, "owner": "user:alice"})).await.expect(201);
     for site in others {
         let grant = json!({"subject": format!("user:alice@site:{site}"), "permission": "manage"});
@@ -60,7 +60,7 @@ async fn space(home: &Site, name: &str, others: &[&str]) {
 }
 
 /// Waits until a site knows of so many objects.
-async fn lists(client: &Client, path: &str, count: usize) {
+pub async fn lists(client: &Client, path: &str, count: usize) {
     soon(&format!("{count} objects in {path}"), || async {
         if client.get(&format!("/v1/entries{path}")).await.status.as_u16() != 200 {
             return None;
@@ -70,7 +70,7 @@ async fn lists(client: &Client, path: &str, count: usize) {
     .await;
 }
 
-async fn ended(client: &Client, id: &str) -> Value {
+pub async fn ended(client: &Client, id: &str) -> Value {
     soon("the task to end", || async {
         let task = client.get(&format!("/v1/tasks/{id}")).await.json();
         ["succeeded", "partial", "failed", "cancelled"]

@@ -18,5 +18,6 @@ mod namespace;
 mod outgoing;
 mod redirects;
 mod refusals;
+mod restarts;
 mod tasks;
 mod trust;
