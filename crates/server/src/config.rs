@@ -170,7 +170,8 @@ impl Default for CatalogConfig {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct UploadsConfig {
-    /// How long an unfinished upload is kept after its last byte. Default `24h`. Since 0.1.
+    /// How long an unfinished upload is kept after its last byte, and a large object that a task has brought in part.
+    /// Default `24h`. Since 0.1.
     #[serde(with = "humantime_serde")]
     pub lease: Duration,
 }

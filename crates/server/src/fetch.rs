@@ -26,7 +26,7 @@ use percale_mover::Frame;
 use percale_store::SmallFile;
 use tokio::sync::Semaphore;
 
-pub use self::kept::{ForTask, InHand};
+pub use self::kept::{ForTask, InHand, is_of_task};
 use self::large::Failing;
 use crate::abroad::Copied;
 use crate::publish::{MAX_BATCH, NewObject, StagedContent, key_for_stage};

@@ -3,7 +3,7 @@
 //! Single objects that arrive at the same time are published together, as a group commit: whoever finds the queue free
 //! takes all that wait.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -12,7 +12,7 @@ use percale_catalog::{
 };
 use percale_core::access::Caller;
 use percale_core::digest::Digest;
-use percale_core::ids::{Fence, SpaceId, VersionId};
+use percale_core::ids::{SpaceId, VersionId};
 use percale_core::tree::HashTree;
 use percale_core::{ErrorCode, ObjectPath, Timestamp};
 use percale_store::failpoint::failpoint;
@@ -23,6 +23,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::abroad::{Abroad, Left};
 use crate::error::{ApiError, Result};
+use crate::fetch::is_of_task;
 use crate::lease::ServerLease;
 use crate::stores::OpenStore;
 
@@ -565,7 +566,7 @@ pub(crate) async fn put_tree(
 async fn undo(catalog: &Catalog, one: &Prepared) {
     let (_, content) = &one.item;
     let Staged { token, identity, .. } = &content.staged;
-    let undone = undo_files(&content.store, &one.intent, token, identity.as_ref(), &HashSet::new()).await;
+    let undone = undo_files(&content.store, &one.intent, token, identity.as_ref()).await;
     let version = one.intent.version.0;
     match undone {
         Ok(()) => {
@@ -578,8 +579,8 @@ async fn undo(catalog: &Catalog, one: &Prepared) {
 }
 
 /// Removes the bytes of an intent from the places where they may be: staged, at the reserved key, at the key of the
-/// version, and the tree. Another's file at the reserved key is told by its identity and stays, as what is staged under one of the
-/// fences of `tasks` does: these go on with it. May be repeated.
+/// version, and the tree. Another's file at the reserved key is told by its identity and stays, as what a task has staged does. May be
+/// repeated.
 ///
 /// # Errors
 /// Whatever the store answers; then something may be left.
@@ -588,11 +589,8 @@ pub(crate) async fn undo_files(
     intent: &Intent,
     token: &StageToken,
     identity: Option<&FileIdentity>,
-    tasks: &HashSet<Fence>,
 ) -> Result<()> {
-    if !tasks.contains(&token.fence()) {
-        store.store.discard(token).await?;
-    }
+    discard_one(store, token).await?;
     let own = version_key(intent.space, intent.version)?;
     let reserved = key(&intent.key)?;
     if reserved != own
@@ -611,9 +609,17 @@ pub(crate) async fn undo_files(
     Ok(())
 }
 
+/// Removes a staged file, unless a task goes on with it: what a task has staged goes with its own lease.
+pub(crate) async fn discard_one(store: &OpenStore, token: &StageToken) -> Result<()> {
+    if !is_of_task(token) {
+        store.store.discard(token).await?;
+    }
+    Ok(())
+}
+
 async fn discard(items: &[Item]) {
     for (_, content) in items {
-        if let Err(error) = content.store.store.discard(&content.staged.token).await {
+        if let Err(error) = discard_one(&content.store, &content.staged.token).await {
             tracing::info!(token = %content.staged.token, %error, "staged bytes are left to the next take-over");
         }
     }

@@ -3,11 +3,10 @@
 //!
 //! Every step may be repeated: a server that dies in the middle leaves a lapsed lease, and the next one begins again.
 
-use std::collections::HashSet;
 use std::time::Duration;
 
 use percale_catalog::{Catalog, Garbage, LapsedLease, LeaseKind};
-use percale_core::ids::{Fence, StoreId};
+use percale_core::ids::StoreId;
 use percale_store::{Delete, FileIdentity};
 use tokio_util::sync::CancellationToken;
 
@@ -89,19 +88,16 @@ impl Recovery {
     /// Undoes the intents of a lease, removes what was staged under it, and gives it back.
     async fn undo(&self, lapsed: &LapsedLease) -> Result<usize> {
         let intents = self.catalog.intents_of(lapsed.lease.id).await?;
-        // A large object that a task has brought is published under the lease of a server, and lies under its own.
-        let tasks = self.catalog.leases(LeaseKind::Task).await?;
-        let tasks: HashSet<Fence> = tasks.iter().map(|lease| lease.fence).collect();
         for row in &intents {
             let store = self.stores.get(row.intent.store).await?;
             let identity = row.identity.as_deref().map(FileIdentity::new);
             match row.token.parse() {
-                Ok(token) => undo_files(&store, &row.intent, &token, identity.as_ref(), &tasks).await?,
+                Ok(token) => undo_files(&store, &row.intent, &token, identity.as_ref()).await?,
                 Err(error) => tracing::error!(token = row.token, %error, "an intent names no staged file"),
             }
             self.catalog.delete_intent(row.intent.id).await?;
         }
-        crate::abroad::undo_reserved(&self.catalog, &self.stores, lapsed.lease.id, &tasks).await?;
+        crate::abroad::undo_reserved(&self.catalog, &self.stores, lapsed.lease.id).await?;
         self.stores.open_all().await?;
         for store in self.stores.all() {
             // A take-over that died may have staged nothing, but its predecessor's files may be left.

@@ -3,12 +3,13 @@
 //!
 //! `PERCALE_RESTART_MIB` is the size of the file: 96, or 1024 for the full run.
 
+use std::path::Path;
 use std::time::Duration;
 
 use percale_testkit::faults;
 use percale_testkit::link::{Link, Way};
 use percale_testkit::process::{Site, SiteOptions};
-use percale_testkit::wait;
+use percale_testkit::{postgres, wait};
 use serde_json::Value;
 
 use crate::sites::{SETTLE, ended, run, run_soon};
@@ -25,11 +26,20 @@ struct Pair {
     link: Link,
     source: Site,
     target: Site,
+    /// How the second one is started.
+    options: SiteOptions,
+    /// Where the stores and the file lie.
+    work: tempfile::TempDir,
     size: usize,
 }
 
 impl Pair {
     async fn start() -> Self {
+        Self::with(|_, _| {}).await
+    }
+
+    /// The same, with other options of the second site; they come with a folder that outlives its servers.
+    async fn with(change: impl FnOnce(&mut SiteOptions, &Path)) -> Self {
         let size = (faults::rounds("PERCALE_RESTART_MIB", 96) as usize) << 20;
         let link = Link::start().await;
         let site = |name: &str| {
@@ -37,22 +47,24 @@ impl Pair {
         };
         let source = Site::start(site("alps").set("federation.urls", &format!("[\"{}\"]", link.url())));
         link.lead_to(source.url().trim_start_matches("https://").parse().unwrap());
-        let target = Site::start(site("baltic").set("federation.outgoing_only", "true"));
-        for site in [&source, &target] {
-            let store = site.directory().join("store");
+        let work = tempfile::tempdir().unwrap();
+        let mut options = site("baltic").set("federation.outgoing_only", "true");
+        change(&mut options, work.path());
+        let target = Site::start(options.clone());
+        for (site, store) in [(&source, "alps"), (&target, "baltic")] {
+            let store = work.path().join(store);
             run(site, &["store", "add", "disk", "--posix", store.to_str().unwrap()]);
         }
         let invitation = run(&source, &["-q", "site", "invite"]);
         run(&target, &["site", "join", invitation.trim()]);
         run(&source, &["space", "create", "lab"]);
         run(&source, &["grant", "add", "percale:/lab", "user:admin@site:baltic", "manage"]);
-        let work = tempfile::tempdir().unwrap();
         let file = work.path().join("large");
         local_file(&file, 7, size as u64);
         run(&source, &["put", file.to_str().unwrap(), FILE]);
         run_soon(&target, &["stat", FILE]);
         link.limit(RATE);
-        Self { link, source, target, size }
+        Self { link, source, target, options, work, size }
     }
 
     /// Begins to copy the file, and returns the task once half of it has passed.
@@ -83,7 +95,7 @@ impl Pair {
         let replicas = row["replicas"].as_array().unwrap();
         assert!(replicas.iter().all(|replica| replica["state"] == "good") && replicas.len() == 2, "{row}");
         wait::until("nothing to be staged", Duration::from_secs(60), || {
-            files_below(&self.target.directory().join("store/.percale/stage")).is_empty().then_some(())
+            files_below(&self.work.path().join("baltic/.percale/stage")).is_empty().then_some(())
         });
     }
 }
@@ -107,5 +119,22 @@ async fn a_copy_goes_on_within_the_file_when_its_source_was_killed() {
     pair.source.kill();
     assert!(pair.passed() - begun < pair.size, "it was on its way");
     pair.source.restart();
+    pair.ends(&id, begun);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_server_of_the_site_goes_on_within_the_file() {
+    let Some(database) = postgres::Server::start() else { return };
+    let mut pair = Pair::with(|options, work| {
+        options.catalog_url = Some(database.database());
+        options.state_directory = Some(work.join("state"));
+    })
+    .await;
+    let begun = pair.passed();
+    let id = pair.half();
+    pair.target.kill();
+    assert!(pair.passed() - begun < pair.size, "it was on its way");
+    let other = Site::start(pair.options.clone());
+    let _dead = std::mem::replace(&mut pair.target, other);
     pair.ends(&id, begun);
 }

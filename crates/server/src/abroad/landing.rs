@@ -1,19 +1,19 @@
 //! Bytes get their keys on own stores: the steps before the home is told.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::{Arc, PoisonError};
 
 use percale_catalog::{
     Arrival, ArrivalBody, ArrivalEnd, ArrivalId, ArrivalState, Catalog, NewArrival, Settled, Space,
     TaskHolder,
 };
-use percale_core::ids::{Fence, LeaseId, VersionId};
+use percale_core::ids::{LeaseId, VersionId};
 use percale_core::{ErrorCode, ObjectPath};
 use percale_store::{ErrorKind, FileIdentity, Publish as PublishFile, StageToken, StoreExt, StoreKey};
 
 use super::{Abroad, Left, lost};
 use crate::error::{ApiError, Result};
-use crate::publish::{StagedContent, key, key_for_stage, may_have_natural_key};
+use crate::publish::{StagedContent, discard_one, key, key_for_stage, may_have_natural_key};
 use crate::stores::{OpenStore, Registry};
 
 /// Staged bytes for a space of another home.
@@ -152,7 +152,7 @@ impl Abroad {
     }
 
     async fn undo(&self, store: &OpenStore, arrival: &Arrival) {
-        match undo_files(store, arrival, &HashSet::new()).await {
+        match undo_files(store, arrival).await {
             Ok(()) => self.end(vec![arrival.id], ArrivalEnd::Removed).await,
             Err(error) => tracing::warn!(arrival = %arrival.id, %error, "cannot undo an arrival yet"),
         }
@@ -224,20 +224,15 @@ async fn give_keys(store: &OpenStore, landing: impl Iterator<Item = &Landed>) ->
 }
 
 /// Undoes the arrivals of a lease that lapsed whose bytes may not be at their keys. The others are ended by
-/// [`Abroad::tidy`], once nobody holds the lease. What is staged under one of the fences of `tasks` stays.
+/// [`Abroad::tidy`], once nobody holds the lease.
 ///
 /// # Errors
 /// Those of the catalog and the stores; then it is done again.
-pub async fn undo_reserved(
-    catalog: &Catalog,
-    stores: &Registry,
-    lease: LeaseId,
-    tasks: &HashSet<Fence>,
-) -> Result<()> {
+pub async fn undo_reserved(catalog: &Catalog, stores: &Registry, lease: LeaseId) -> Result<()> {
     let arrivals = catalog.arrivals_of(lease).await?;
     for arrival in arrivals.into_iter().filter(|arrival| arrival.state == ArrivalState::Reserved) {
         let store = stores.get(arrival.store).await?;
-        undo_files(&store, &arrival, tasks).await?;
+        undo_files(&store, &arrival).await?;
         let ended = catalog.end_arrivals(vec![arrival.id], ArrivalEnd::Removed).await;
         ended.into_iter().collect::<Result<(), _>>()?;
     }
@@ -253,13 +248,11 @@ pub(crate) fn own_key(arrival: ArrivalId) -> Result<StoreKey> {
 }
 
 /// Removes the bytes of an arrival from wherever they may be. Another's file at its key is told by its identity and stays.
-async fn undo_files(store: &OpenStore, arrival: &Arrival, tasks: &HashSet<Fence>) -> Result<()> {
+async fn undo_files(store: &OpenStore, arrival: &Arrival) -> Result<()> {
     let token: StageToken = arrival.token.parse().map_err(|error| {
         ApiError::internal(format!("arrival {} names no staged file", arrival.id)).with_source(error)
     })?;
-    if !tasks.contains(&token.fence()) {
-        store.store.discard(&token).await?;
-    }
+    discard_one(store, &token).await?;
     let own = own_key(arrival.id)?;
     if let Some(identity) = arrival.identity.as_deref().filter(|_| arrival.key != own.as_str()) {
         match store.store.delete_one(&key(&arrival.key)?, Some(FileIdentity::new(identity))).await {
@@ -275,7 +268,7 @@ async fn undo_files(store: &OpenStore, arrival: &Arrival, tasks: &HashSet<Fence>
 }
 
 async fn discard(content: &StagedContent) {
-    if let Err(error) = content.store.store.discard(&content.staged.token).await {
+    if let Err(error) = discard_one(&content.store, &content.staged.token).await {
         tracing::info!(token = %content.staged.token, %error, "staged bytes are left to the next take-over");
     }
 }

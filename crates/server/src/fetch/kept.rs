@@ -28,8 +28,13 @@ const KEEP_FROM: u64 = 16 << 20;
 /// written.
 const MARK_EVERY: u64 = 8 << 20;
 const MARK_WITHIN: Duration = Duration::from_secs(1);
-/// The name of the staged file under its fence.
+/// The name of the staged file under its fence; those of servers are numbers.
 const NAME: &str = "copy";
+
+/// Tells whether a staged file lies under the lease of a task. A publication that comes to nothing leaves it to that lease.
+pub fn is_of_task(token: &StageToken) -> bool {
+    token.name() == NAME
+}
 
 /// The task for which objects are brought.
 #[derive(Debug, Clone)]
