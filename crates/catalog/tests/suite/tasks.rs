@@ -272,7 +272,10 @@ async fn what_a_task_holds_ends_with_it(site: Site) {
             catalog.acquire_lease(LeaseKind::Task, &holder, HOUR, json!({ "v": 1 })).await.unwrap()
         };
         let (own, others) = (take(&task).await, take(&other).await);
-        assert_eq!(catalog.leases_of(LeaseKind::Task, &task.id.to_string()).await.unwrap(), [own.clone()]);
+        assert_eq!(
+            catalog.leases_of(LeaseKind::Task, &task.id.to_string()).await.unwrap(),
+            std::slice::from_ref(&own)
+        );
         assert_eq!(catalog.take_over_lapsed(None, "two", HOUR, 9).await.unwrap(), []);
         let claimed = catalog.claim_task(holder(&site.lease), &[]).await.unwrap().unwrap();
         assert_eq!(claimed.id, task.id);
