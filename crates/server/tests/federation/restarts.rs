@@ -198,6 +198,16 @@ async fn a_version_that_was_replaced_meanwhile_is_given_up_whole() {
     let task = ended(&pair.there, &id).await;
     // An attempt that began before the change was known here has nobody who still has the old version.
     if task["state"] == "partial" {
+        let items = pair.there.get(&format!("/v1/tasks/{id}/items")).await.expect(200);
+        eprintln!("the old version was refused: {items}");
+        let version =
+            pair.here.get(&format!("/v1/entries{PATH}")).await.expect(200)["content"]["version"].clone();
+        assert!(version.is_number(), "{version}");
+        soon("the new version to be known", || async {
+            let known = pair.there.get(&format!("/v1/entries{PATH}")).await.expect(200);
+            (known["content"]["version"] == version).then_some(())
+        })
+        .await;
         pair.there.post(&format!("/v1/tasks/{id}/retry"), json!({})).await.expect(200);
         pair.succeeds(&id).await;
     }
