@@ -5,6 +5,7 @@
 //! | [`ids`] | identifiers of spaces, sites, entries, versions, … |
 //! | [`path`] | [`ObjectPath`], the normalised path of the namespace |
 //! | [`range`] | [`ByteCount`] and [`ByteRange`] |
+//! | [`rate`] | [`Rate`], a speed that people set |
 //! | [`digest`] | whole-content digests that clients ask for, several in one pass |
 //! | [`tree`] | the BLAKE3 tree over 1 MiB groups that makes any part of a version verifiable alone |
 //! | [`access`] | subjects, permissions, and the one function that decides |
@@ -20,6 +21,7 @@ pub mod ids;
 pub mod path;
 pub mod position;
 pub mod range;
+pub mod rate;
 pub mod state;
 pub mod time;
 pub mod tree;
@@ -28,4 +30,5 @@ pub use error_codes::{ErrorCode, UnknownErrorCode};
 pub use path::ObjectPath;
 pub use position::Position;
 pub use range::{ByteCount, ByteRange};
+pub use rate::Rate;
 pub use time::Timestamp;

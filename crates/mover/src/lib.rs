@@ -8,6 +8,10 @@
 //! | [`held`] | which bytes of a known version a site has, and the restart marker that remembers it |
 //! | [`received`] | which groups of a content have arrived, and the restart marker that remembers it |
 //! | [`tuning`] | how many connections a path takes |
+//! | [`meter`] | where the time of a transfer's streams goes |
+//! | [`verdict`] | what holds a transfer up, by what a meter shows |
+//! | [`limit`] | holding a flow of bytes down to a speed |
+//! | [`schedule`] | speeds by time of day |
 //!
 //! `docs/design/frames.md` is the format's text.
 
@@ -15,12 +19,20 @@ pub mod decode;
 pub mod encode;
 pub mod frames;
 pub mod held;
+pub mod limit;
+pub mod meter;
 pub mod received;
+pub mod schedule;
 pub mod tuning;
+pub mod verdict;
 
 pub use decode::Decoder;
 pub use encode::Encoder;
 pub use frames::{DataFrame, Frame, FrameError};
 pub use held::Held;
+pub use limit::Bucket;
+pub use meter::{Meter, Wait};
 pub use received::ReceivedGroups;
+pub use schedule::Schedule;
 pub use tuning::Streams;
+pub use verdict::{Bottleneck, Verdict};
