@@ -3,7 +3,7 @@
 use percale_core::ids::TaskId;
 use percale_core::state::TaskState;
 use percale_core::tree::RootHash;
-use percale_core::{ObjectPath, Timestamp};
+use percale_core::{ObjectPath, Rate, Timestamp};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -140,6 +140,17 @@ pub struct NewTask {
     #[serde(default)]
     #[schema(value_type = Option<String>, format = "date-time")]
     pub deadline: Option<Timestamp>,
+    /// How fast it may bring bytes from other sites. What the site sets for all holds besides.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, example = "200Mbit/s")]
+    pub limit: Option<Rate>,
+}
+
+impl NewTask {
+    /// Makes one without anything that may be left out.
+    pub fn new(spec: TaskSpec) -> Self {
+        Self { spec, label: None, deadline: None, limit: None }
+    }
 }
 
 /// How far a task is.
@@ -151,8 +162,36 @@ pub struct Progress {
     pub items_done: u64,
     /// Items that failed.
     pub items_failed: u64,
-    /// Bytes handled.
+    /// Bytes handled, also of what is not whole yet.
     pub bytes_done: u64,
+    /// Bytes in all, once everything was found.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes_total: Option<u64>,
+}
+
+/// What a task is busy with, and what holds it up. Renewed each second while it runs; afterwards what it was in all.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Activity {
+    /// Bytes a second, over the last seconds.
+    pub rate: u64,
+    /// Bytes a second, over the whole attempt.
+    pub average: u64,
+    /// Seconds that it takes to the end at this rate, once all was found.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seconds_left: Option<u64>,
+    /// Streams that are open.
+    pub streams: u32,
+    /// Why so many.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub streams_reason: Option<String>,
+    /// What holds it up: `network`, `source_or_network`, `source_disk`, `verification`, `destination_disk`, `catalog`,
+    /// `small_files`, `limit`, `turn` or `unclear`; a later release may know others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(example = "source_or_network")]
+    pub bottleneck: Option<String>,
+    /// The numbers that say so, in words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
 }
 
 /// A managed task.
@@ -174,6 +213,9 @@ pub struct Task {
     pub owner: String,
     /// How far it is.
     pub progress: Progress,
+    /// What it is busy with; absent before it began.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub activity: Option<Activity>,
     /// Attempts begun.
     pub attempt: u32,
     /// Why it failed or waits.
@@ -189,6 +231,10 @@ pub struct Task {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = "date-time")]
     pub deadline: Option<Timestamp>,
+    /// How fast it may bring bytes from other sites.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, example = "200Mbit/s")]
+    pub limit: Option<Rate>,
 }
 
 /// An item of a task that did not succeed.

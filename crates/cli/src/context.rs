@@ -4,7 +4,7 @@ use std::io::{BufRead, Write};
 use std::sync::Arc;
 
 use percale_client::{Client, ClientOptions, Progress};
-use percale_core::ErrorCode;
+use percale_core::{ErrorCode, Rate};
 use tokio_util::sync::CancellationToken;
 
 use crate::address::FabricPath;
@@ -24,6 +24,8 @@ pub struct Context {
     pub yes: bool,
     /// Streams of a bulk transfer, if said.
     pub jobs: Option<usize>,
+    /// How fast a bulk transfer may be, if said.
+    pub limit: Option<Rate>,
     /// Is cancelled by Ctrl-C.
     pub cancel: CancellationToken,
 }
@@ -43,6 +45,7 @@ impl Context {
         if let Some(jobs) = self.jobs {
             options.streams = Some(jobs);
         }
+        options.limit = self.limit;
         Client::new(options).map_err(|error| {
             Failure::from(error)
                 .with_hint("`percale config show --origin` tells where URL, token and CA file come from.")

@@ -1,7 +1,9 @@
-//! Lengths of time as people write them: `30s`, `10m`, `7d10h`.
+//! Lengths of time as people write them: `30s`, `10m`, `7d10h`; and times that may be written as such.
 
 use std::str::FromStr;
 use std::time::Duration;
+
+use percale_core::Timestamp;
 
 /// A length of time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,9 +42,55 @@ impl FromStr for Span {
     }
 }
 
+/// When something gives up: after a length of time, or at a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Deadline {
+    /// After so long.
+    In(Span),
+    /// Then.
+    At(Timestamp),
+}
+
+impl Deadline {
+    /// Returns the time that is meant now.
+    pub fn time(self, now: Timestamp) -> Timestamp {
+        match self {
+            Self::In(span) => now.after(span.0),
+            Self::At(time) => time,
+        }
+    }
+}
+
+impl FromStr for Deadline {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let span = text.parse().map(Self::In).ok();
+        span.or_else(|| text.parse().map(Self::At).ok()).ok_or_else(|| {
+            format!("'{text}' is neither a length of time such as 2h nor a time such as 2026-12-01T00:00Z")
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_deadline_is_a_length_of_time_or_a_time() {
+        let now: Timestamp = "2026-11-30T22:00:00Z".parse().unwrap();
+        for (text, time) in [
+            ("2h", "2026-12-01T00:00:00Z"),
+            ("2026-12-01T00:00Z", "2026-12-01T00:00:00Z"),
+            ("2026-12-01T01:30:00+01:30", "2026-12-01T00:00:00Z"),
+        ] {
+            assert_eq!(text.parse::<Deadline>().unwrap().time(now).to_string(), time, "{text}");
+        }
+        for text in ["", "tomorrow", "2026-12-01", "2h later", "2026-13-01T00:00Z"] {
+            let error = text.parse::<Deadline>().unwrap_err();
+            assert!(error.contains("such as 2h"), "{error}");
+        }
+    }
 
     #[test]
     fn spans_are_read_as_people_write_them() {

@@ -73,6 +73,7 @@ fn run(cli: Cli, output: Output) -> Result {
         },
         yes: global.yes,
         jobs: None,
+        limit: None,
         cancel: CancellationToken::new(),
     };
     // The server has its own log, and its own way to end.

@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use futures::{Stream, StreamExt as _};
-use percale_mover::Encoder;
+use percale_mover::{Bucket, Encoder};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
@@ -104,11 +104,23 @@ pub(crate) struct Parts {
     pub body: reqwest::Body,
 }
 
-/// Makes a body.
-pub(crate) fn body() -> Parts {
+/// Makes a body, which keeps to a limit.
+pub(crate) fn body(limit: Option<&Arc<Bucket>>) -> Parts {
     let (sender, receiver) = mpsc::channel(QUEUED_PIECES);
     let receiver = Arc::new(Mutex::new(receiver));
     let sent = LastSent(Arc::new(Mutex::new(Instant::now())));
-    let body = reqwest::Body::wrap_stream(Body { pieces: receiver.clone(), sent: sent.clone() });
+    let body = Body { pieces: receiver.clone(), sent: sent.clone() };
+    let body = match limit.cloned() {
+        None => reqwest::Body::wrap_stream(body),
+        Some(limit) => reqwest::Body::wrap_stream(body.then(move |piece| {
+            let limit = limit.clone();
+            async move {
+                if let Ok(piece) = &piece {
+                    limit.take(piece.len() as u64).await;
+                }
+                piece
+            }
+        })),
+    };
     Parts { pieces: Pieces(sender), closer: Closer(receiver), sent, body }
 }

@@ -8,8 +8,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::Stream;
 use percale_api::{fields, media};
-use percale_core::{ErrorCode, ObjectPath, Timestamp};
-use percale_mover::Streams;
+use percale_core::{ErrorCode, ObjectPath, Rate, Timestamp};
+use percale_mover::limit::most_streams;
+use percale_mover::{Bucket, Streams};
 use percale_trust::Secret;
 use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, DATE, HeaderMap, HeaderValue};
 use reqwest::{Method, Response, StatusCode, Url};
@@ -54,6 +55,8 @@ pub struct ClientOptions {
     pub retry: RetryPolicy,
     /// Streams of one bulk transfer; chosen by the measured round trip if absent ([`Streams`]).
     pub streams: Option<usize>,
+    /// How fast bytes may be sent and read, all streams together; as fast as they go if absent.
+    pub limit: Option<Rate>,
     /// For calls between sites: what both prove themselves with (`docs/design/trust.md`). In place of `ca_file`.
     pub site_tls: Option<rustls::ClientConfig>,
     /// For calls between sites: a socket of this host whose connections lead to the site. The URL is then only a name, and
@@ -76,6 +79,7 @@ impl ClientOptions {
             stall_timeout: Duration::from_secs(60),
             retry: RetryPolicy::default(),
             streams: None,
+            limit: None,
             site_tls: None,
             socket: None,
             follow: true,
@@ -95,6 +99,7 @@ struct Inner {
     bases: Arc<Bases>,
     retry: RetryPolicy,
     streams: Option<usize>,
+    limit: Option<Arc<Bucket>>,
     rtt: Arc<RoundTrip>,
     stall_timeout: Duration,
     /// Sent with every request besides its own.
@@ -285,7 +290,9 @@ impl Client {
             urls.push(base);
         }
         let is_ordinary = options.site_tls.is_none() && options.socket.is_none();
-        let elsewhere = (options.follow && is_ordinary).then(|| Arc::new(Elsewhere::new(&options)));
+        let limit = options.limit.map(|limit| Arc::new(Bucket::new(limit)));
+        let elsewhere =
+            (options.follow && is_ordinary).then(|| Arc::new(Elsewhere::new(&options, limit.clone())));
         let tls = match options.site_tls {
             Some(tls) => tls,
             None => percale_trust::client_config(options.ca_file.as_deref())
@@ -323,6 +330,7 @@ impl Client {
                 bases: Arc::new(Bases { urls, current: AtomicUsize::new(0) }),
                 retry: options.retry,
                 streams,
+                limit,
                 rtt: Arc::default(),
                 stall_timeout: options.stall_timeout,
                 headers: HeaderMap::new(),
@@ -385,7 +393,19 @@ impl Client {
 
     /// Returns how many streams a bulk transfer takes.
     pub(crate) fn streams(&self) -> usize {
-        self.inner.streams.unwrap_or_else(|| self.tuned().count)
+        let streams = self.inner.streams.unwrap_or_else(|| self.tuned().count);
+        let limit = self.limit().and_then(|limit| limit.rate());
+        limit.map_or(streams, |limit| streams.min(most_streams(limit)))
+    }
+
+    /// Returns what the bytes of this client keep to.
+    pub(crate) fn limit(&self) -> Option<&Arc<Bucket>> {
+        self.inner.limit.as_ref()
+    }
+
+    /// Returns a client that shares the connections and keeps to a limit, which others may keep to as well.
+    pub(crate) fn with_limit(&self, limit: Option<Arc<Bucket>>) -> Self {
+        Self { inner: Arc::new(Inner { limit, ..Inner::clone(&self.inner) }) }
     }
 
     /// Returns how many streams the path to the site asks for, by what was measured so far, and why.
@@ -625,7 +645,13 @@ impl Client {
         response: &mut Response,
     ) -> crate::Result<Option<Bytes>> {
         match tokio::time::timeout(self.inner.stall_timeout, response.chunk()).await {
-            Ok(piece) => piece.map_err(|error| Error::transport(operation, error)),
+            Ok(piece) => {
+                let piece = piece.map_err(|error| Error::transport(operation, error))?;
+                if let (Some(limit), Some(piece)) = (self.limit(), &piece) {
+                    limit.take(piece.len() as u64).await;
+                }
+                Ok(piece)
+            }
             Err(_) => Err(self.stalled(operation)),
         }
     }

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use http::HeaderName;
@@ -15,6 +15,7 @@ use percale_api::uploads::PullItem;
 use percale_api::{away, fields};
 use percale_core::ErrorCode;
 use percale_core::ids::SiteId;
+use percale_mover::Bucket;
 use percale_trust::SitePublicKey;
 use percale_trust::tls::visitor_config;
 use reqwest::header::{HeaderMap, HeaderValue};
@@ -41,6 +42,7 @@ const MAX_PLACES: usize = 1024;
 #[derive(Debug)]
 pub(crate) struct Elsewhere {
     streams: Option<usize>,
+    limit: Option<Arc<Bucket>>,
     connect_timeout: Duration,
     stall_timeout: Duration,
     sites: Mutex<HashMap<SiteId, Known>>,
@@ -82,9 +84,11 @@ impl Place {
 
 impl Elsewhere {
     /// Of a client with these options.
-    pub fn new(options: &ClientOptions) -> Self {
+    /// `limit` is what all that is read there keeps to, together with what that client reads itself.
+    pub fn new(options: &ClientOptions, limit: Option<Arc<Bucket>>) -> Self {
         Self {
             streams: options.streams,
+            limit,
             connect_timeout: options.connect_timeout.min(CONNECT_WITHIN),
             stall_timeout: options.stall_timeout.min(STALL),
             sites: Mutex::default(),
@@ -166,7 +170,7 @@ impl Elsewhere {
         options.stall_timeout = self.stall_timeout;
         options.retry = RetryPolicy::never();
         options.streams = self.streams;
-        Client::new(options)
+        Ok(Client::new(options)?.with_limit(self.limit.clone()))
     }
 
     /// Notes what went wrong at a place. Tells whether the entry site is to be asked again: not if it is this computer

@@ -135,7 +135,7 @@ async fn push_once(
     open: &[usize],
     progress: &Arc<Progress>,
 ) -> crate::Result<Vec<Sent>> {
-    let Parts { pieces, closer, sent, body } = body();
+    let Parts { pieces, closer, sent, body } = body(client.limit());
     let producer = tokio::task::spawn_blocking({
         let (files, open, progress) = (files.clone(), open.to_vec(), progress.clone());
         move || produce(&files, &open, &pieces, &progress)

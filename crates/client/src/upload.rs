@@ -293,7 +293,7 @@ async fn send_all(shared: &Arc<Shared>, plan: &UploadPlan, positioned: bool) -> 
 
 /// One request: this segment and further ones as frames, until there are none left or its time is over.
 async fn stream(shared: &Arc<Shared>, first: ByteRange) -> crate::Result<()> {
-    let Parts { pieces, closer, sent, body } = body();
+    let Parts { pieces, closer, sent, body } = body(shared.client.limit());
     let producer = tokio::task::spawn_blocking({
         let shared = shared.clone();
         move || produce(&shared, first, &pieces)

@@ -9,11 +9,21 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use percale_core::Rate;
+use percale_core::tree::GROUP_SIZE;
 use tokio::time::Instant;
 
 /// What an idle flow saves up: bytes of so much time may go at once. Long enough that the resolution of timers does not show,
 /// short enough that nobody sees a burst.
 const BURST: Duration = Duration::from_millis(100);
+
+/// Each stream is to get a group at least that often: one that stands still for longer may be given up by its other end.
+const GROUP_EVERY: Duration = Duration::from_secs(4);
+
+/// Returns how many streams a speed keeps busy, at least one.
+pub fn most_streams(rate: Rate) -> usize {
+    let bytes = rate.bytes_per_second().saturating_mul(GROUP_EVERY.as_secs());
+    usize::try_from(bytes / GROUP_SIZE).unwrap_or(usize::MAX).max(1)
+}
 
 /// A speed and what was taken of it.
 pub struct Bucket {
@@ -106,6 +116,13 @@ mod tests {
         assert_is(moved(&bucket, 1, 50).await, 5.0 - 0.1);
         assert_is(moved(&bucket, 10, 5).await, 5.0);
         assert_is(moved(&bucket, 50, 1).await, 5.0);
+    }
+
+    #[test]
+    fn a_slow_flow_has_few_streams() {
+        for (text, streams) in [("1Mbit/s", 1), ("8Mbit/s", 3), ("100Mbit/s", 47), ("1000Gbit/s", 476_837)] {
+            assert_eq!(most_streams(rate(text)), streams, "{text}");
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -13,13 +13,14 @@ use tokio_util::task::TaskTracker;
 
 use crate::Config;
 use crate::abroad::Abroad;
-use crate::fetch::InHand;
+use crate::fetch::Unfinished;
 use crate::http::auth::Authenticator;
 use crate::lease::ServerLease;
 use crate::publish::Publisher;
 use crate::reading::Reader;
 use crate::stores::Registry;
 use crate::tasks::Tasks;
+use crate::traffic::Traffic;
 use crate::upload::Uploads;
 
 /// The server's parts.
@@ -55,7 +56,9 @@ pub struct App {
     /// What this server has in hand.
     pub lease: Arc<ServerLease>,
     /// The unfinished copies that this server has in hand.
-    pub copying: InHand,
+    pub copying: Unfinished,
+    /// What bytes between sites keep to.
+    pub traffic: Arc<Traffic>,
     /// The managed tasks that this server works on.
     pub tasks: Tasks,
     /// Owns what runs in the background: whatever is spawned here ends by itself once [`App::stopping`] is cancelled.

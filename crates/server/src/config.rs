@@ -11,7 +11,8 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use percale_core::ErrorCode;
+use percale_core::{ErrorCode, Rate};
+use percale_mover::schedule::Hours;
 use serde::{Deserialize, Serialize};
 
 pub use load::{Loaded, Setting, Sources};
@@ -34,6 +35,8 @@ pub struct Config {
     pub uploads: UploadsConfig,
     /// Managed tasks.
     pub tasks: TasksConfig,
+    /// Bytes between sites.
+    pub transfers: TransfersConfig,
     /// Other sites.
     pub federation: FederationConfig,
     /// What is logged.
@@ -186,7 +189,8 @@ impl Default for UploadsConfig {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TasksConfig {
-    /// Tasks that this server works on at once; 0 leaves them to other servers. Default 4. Since 0.1.
+    /// Tasks that this server works on at once; 0 leaves them to other servers. One user gets at most all but one of them,
+    /// so that another does not wait for a long task's end. Default 4. Since 0.1.
     pub workers: usize,
     /// How long the record of a finished task is kept. Default `90d`. Since 0.1.
     #[serde(with = "humantime_serde")]
@@ -196,6 +200,30 @@ pub struct TasksConfig {
 impl Default for TasksConfig {
     fn default() -> Self {
         Self { workers: 4, keep: Duration::from_secs(90 * 24 * 3600) }
+    }
+}
+
+/// `[transfers]`. Of this server: where a site has several, each gets its share of the line.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct TransfersConfig {
+    /// How fast bytes come from other sites, and how fast they go to other sites, in each direction by itself, all tasks
+    /// together: `500Mbit/s`, `60MB/s`; at least `1Mbit/s`. What clients read and write here does not count. Default none.
+    /// Set it where others need the line too. Since 0.1.
+    pub limit: Option<Rate>,
+    /// Other limits for some hours, such as
+    /// `[{ from = "08:00", to = "18:00", days = "mon-fri", limit = "500Mbit/s" }]`: the first that fits counts. Times are
+    /// UTC; without `days`, every day. Default none. Since 0.1.
+    pub times: Vec<Hours>,
+    /// Tasks that read from one other site at once; others wait for their turn in the order in which they came. Default 3:
+    /// while one plans or waits for a catalog, two keep the line and the source's disks busy; and of the 4 tasks that a
+    /// server works on, one is left for another source if this one is slow. Raise it with `tasks.workers`. Since 0.1.
+    pub per_source: usize,
+}
+
+impl Default for TransfersConfig {
+    fn default() -> Self {
+        Self { limit: None, times: Vec::new(), per_source: 3 }
     }
 }
 
@@ -305,6 +333,7 @@ impl Config {
             "catalog.url is none of sqlite, sqlite:/path, postgres://…".into(),
         );
         require(self.catalog.pool_size > 0, "catalog.pool_size is 0".into());
+        require(self.transfers.per_source > 0, "transfers.per_source is 0".into());
         require(
             self.federation.stall_timeout >= Duration::from_secs(1),
             "federation.stall_timeout is less than 1s".into(),

@@ -5,6 +5,7 @@
 //! not have the version's root; where a source fails, lies or has not what it should, the next one is asked. What a task has
 //! brought of a large object stays for its next attempt ([`kept`]).
 
+mod flow;
 mod kept;
 mod large;
 mod whole;
@@ -22,11 +23,13 @@ use percale_core::ids::{SiteId, StoreId, VersionId};
 use percale_core::tree::{HashTree, group_count};
 use percale_core::{ByteRange, ErrorCode, ObjectPath};
 use percale_federation::Acting;
-use percale_mover::Frame;
+use percale_mover::meter::InHand;
+use percale_mover::{Frame, Wait};
 use percale_store::SmallFile;
 use tokio::sync::Semaphore;
 
-pub use self::kept::{ForTask, InHand, is_of_task};
+pub use self::flow::Flow;
+pub use self::kept::{ForTask, Unfinished, is_of_task};
 use self::large::Failing;
 use crate::abroad::Copied;
 use crate::publish::{MAX_BATCH, NewObject, StagedContent, key_for_stage};
@@ -72,6 +75,7 @@ pub struct Fetch {
     goal: Arc<Become>,
     acting: Acting,
     first: Option<SiteId>,
+    flow: Flow,
     /// How many streams large objects take, all together.
     slots: Semaphore,
     /// What the streams of all large objects know of the sites that they ask.
@@ -93,10 +97,11 @@ struct Small {
 }
 
 impl Fetch {
-    /// Makes one. `acting` is for whom other sites are asked, `first` the site that is asked before others.
-    pub fn new(app: AppState, goal: Become, acting: Acting, first: Option<SiteId>) -> Self {
-        let (slots, failing) = (Semaphore::new(SLOTS), Failing::default());
-        Self { app, goal: Arc::new(goal), acting, first, slots, failing, task: None }
+    /// Makes one. `acting` is for whom other sites are asked, `first` the site that is asked before others, `flow` what the
+    /// bytes keep to.
+    pub fn new(app: AppState, goal: Become, acting: Acting, first: Option<SiteId>, flow: Flow) -> Self {
+        let (slots, failing) = (Semaphore::new(flow.at_most(SLOTS)), Failing::default());
+        Self { app, goal: Arc::new(goal), acting, first, flow, slots, failing, task: None }
     }
 
     /// Keeps what was brought of large objects for the next attempt of a task, where an attempt ends early.
@@ -149,6 +154,10 @@ impl Fetch {
 
     /// Asks for small objects, in rounds: what one source did not give, the next is asked for.
     async fn small(&self, mut left: Vec<Small>, done: OnEnd<'_>) {
+        let most = self.flow.at_most(BATCHES);
+        if !left.is_empty() {
+            self.flow.note_batches(most);
+        }
         while !left.is_empty() {
             let mut groups: BTreeMap<(Option<SiteId>, StoreId), Vec<Small>> = BTreeMap::new();
             for mut one in left.drain(..) {
@@ -165,7 +174,7 @@ impl Fetch {
                 .flat_map(|((site, _), group)| in_batches(group).into_iter().map(move |batch| (site, batch)));
             let batches: Vec<BoxFuture<'_, Vec<Small>>> =
                 batches.map(|(site, batch)| self.batch(site, batch, done).boxed()).collect();
-            let mut ended = stream::iter(batches).buffer_unordered(BATCHES);
+            let mut ended = stream::iter(batches).buffer_unordered(most);
             while let Some(missing) = ended.next().await {
                 left.extend(missing);
             }
@@ -174,6 +183,7 @@ impl Fetch {
 
     /// Fetches and writes one batch from one source. Returns what it did not give.
     async fn batch(&self, site: Option<SiteId>, batch: Vec<Small>, done: OnEnd<'_>) -> Vec<Small> {
+        let _open = self.flow.meter().stream();
         let (fetched, missing) = match site {
             Some(site) => self.pull(site, batch).await,
             None => self.read(batch).await,
@@ -181,10 +191,10 @@ impl Fetch {
         let Some((first, _)) = fetched.first() else { return missing };
         let store = first.wanted.store.clone();
         let versions: Vec<OpenVersion> = fetched.iter().map(|(one, _)| one.wanted.version.clone()).collect();
-        let (app, goal) = (self.app.clone(), self.goal.clone());
+        let (app, goal, flow) = (self.app.clone(), self.goal.clone(), self.flow.clone());
         // What has arrived is written and told, whatever becomes of the task meanwhile.
         let written =
-            self.app.background.spawn(async move { write_small(&app, &goal, &store, fetched).await });
+            self.app.background.spawn(async move { write_small(&app, &goal, &flow, &store, fetched).await });
         let outcomes = match written.await {
             Ok(Ok(outcomes)) => outcomes,
             Ok(Err(error)) => versions.iter().map(|_| Err(error.clone())).collect(),
@@ -210,9 +220,13 @@ impl Fetch {
         });
         let reads: Vec<BoxFuture<'_, (Small, Result<Bytes>)>> = reads.map(FutureExt::boxed).collect();
         let (mut fetched, mut missing) = (Vec::new(), Vec::new());
-        for (mut one, bytes) in stream::iter(reads).buffered(READS).collect::<Vec<_>>().await {
+        let reads = stream::iter(reads).buffered(READS).collect::<Vec<_>>();
+        for (mut one, bytes) in self.flow.meter().waiting(Wait::OwnDisk, reads).await {
             match bytes {
-                Ok(bytes) => fetched.push((one, bytes)),
+                Ok(bytes) => {
+                    self.flow.meter().received(bytes.len() as u64);
+                    fetched.push((one, bytes));
+                }
                 Err(error) => {
                     one.fault = Some(error.with_path(&one.wanted.version.path));
                     missing.push(one);
@@ -265,8 +279,11 @@ impl Fetch {
             let (space, id) = (Some(version.space), Some(version.version));
             PullItem { path: version.path.clone(), version: id, space, ranges: None }
         });
-        let mut stream = FrameStream::open(&client, OPERATION, items.collect()).await.map_err(from)?;
-        while let Some(frame) = stream.next().await.map_err(from)? {
+        let meter = self.flow.meter();
+        let _turn = self.flow.turn(site).await;
+        let opened = meter.waiting(Wait::Bytes, FrameStream::open(&client, OPERATION, items.collect())).await;
+        let mut stream = opened.map_err(from)?;
+        while let Some(frame) = meter.waiting(Wait::Bytes, stream.next()).await.map_err(from)? {
             match frame {
                 Frame::Data(data) => {
                     let at = data.item as usize;
@@ -274,7 +291,8 @@ impl Fetch {
                         let detail = format!("site {} sent what was not asked for", member.name);
                         return Err(ApiError::new(ErrorCode::Integrity, detail));
                     };
-                    let is_right = data.offset == 0 && one.tree.verify(0, &data.bytes).is_ok();
+                    let verify = || data.offset == 0 && one.tree.verify(0, &data.bytes).is_ok();
+                    let is_right = meter.working(Wait::Verify, verify);
                     if !is_right {
                         // The sender is broken or lies: nothing more of this stream is used.
                         metrics::counter!("percale_checksum_mismatches_total").increment(1);
@@ -284,6 +302,8 @@ impl Fetch {
                             format!("site {} sent wrong bytes; nothing of them was kept", member.name);
                         return Err(ApiError::new(ErrorCode::Integrity, detail));
                     }
+                    meter.received(data.bytes.len() as u64);
+                    self.flow.admit(data.bytes.len() as u64).await;
                     *place = Some(data.bytes);
                 }
                 Frame::Fail { item, problem } => {
@@ -296,14 +316,20 @@ impl Fetch {
     }
 
     async fn large(&self, wanted: Wanted, source: Arc<Source>, done: OnEnd<'_>) {
-        let outcome = self.large_one(&wanted, source).await;
+        let in_hand = self.flow.meter().in_hand();
+        let outcome = self.large_one(&wanted, source, &in_hand).await;
+        if outcome.is_ok() {
+            self.flow.meter().ended(1);
+        }
+        drop(in_hand);
         done(&wanted.version, outcome);
     }
 
     /// Brings one object. What has arrived of it is told, whatever becomes of the task meanwhile.
-    async fn large_one(&self, wanted: &Wanted, source: Arc<Source>) -> Result<Copied> {
+    async fn large_one(&self, wanted: &Wanted, source: Arc<Source>, in_hand: &InHand<'_>) -> Result<Copied> {
         let path = &wanted.version.path;
-        let (content, kept) = self.stage(wanted, source).await.map_err(|error| error.with_path(path))?;
+        let staged = self.stage(wanted, source, in_hand).await;
+        let (content, kept) = staged.map_err(|error| error.with_path(path))?;
         let copies = vec![(path.clone(), wanted.version.version, content)];
         let (app, goal) = (self.app.clone(), self.goal.clone());
         let told = self.app.background.spawn(async move {
@@ -319,7 +345,9 @@ impl Fetch {
             }
             outcome
         });
-        told.await.map_err(|error| ApiError::internal("a copy ended early").with_source(error))?
+        let _open = self.flow.meter().stream();
+        let told = self.flow.meter().waiting(Wait::Catalog, told).await;
+        told.map_err(|error| ApiError::internal("a copy ended early").with_source(error))?
     }
 }
 
@@ -362,6 +390,7 @@ fn in_batches(group: Vec<Small>) -> Vec<Vec<Small>> {
 async fn write_small(
     app: &AppState,
     goal: &Become,
+    flow: &Flow,
     store: &Arc<OpenStore>,
     fetched: Vec<(Small, Bytes)>,
 ) -> Result<Vec<Result<Copied>>> {
@@ -370,7 +399,7 @@ async fn write_small(
         let token = app.lease.token()?;
         files.push(SmallFile { key: key_for_stage(store, &token)?, token, bytes: bytes.clone() });
     }
-    let staged = store.store.stage_small(files).await?;
+    let staged = flow.meter().waiting(Wait::Disk, store.store.stage_small(files)).await?;
     let mut outcomes: Vec<Option<Result<Copied>>> = Vec::with_capacity(fetched.len());
     let mut copies = Vec::with_capacity(fetched.len());
     for ((Small { wanted, tree, .. }, _), staged) in fetched.into_iter().zip(staged) {
@@ -383,7 +412,8 @@ async fn write_small(
             Err(error) => Some(Err(ApiError::from(error).with_path(&path))),
         });
     }
-    let mut told = tell(app, goal, copies).await?.into_iter();
+    flow.meter().ended(copies.len() as u64);
+    let mut told = flow.meter().waiting(Wait::Catalog, tell(app, goal, copies)).await?.into_iter();
     let lost = || Err(ApiError::internal("a copy ended without a result"));
     Ok(outcomes.into_iter().map(|outcome| outcome.or_else(|| told.next()).unwrap_or_else(lost)).collect())
 }

@@ -26,6 +26,7 @@ pub mod recovery;
 pub mod start;
 pub mod stores;
 pub mod tasks;
+pub mod traffic;
 pub mod upload;
 
 pub use app::AppState;

@@ -36,6 +36,30 @@ pub struct TaskProgress {
     pub bytes_done: u64,
     /// Bytes in all, once that is known.
     pub bytes_total: Option<u64>,
+    /// What it is busy with, or was at its end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub activity: Option<TaskActivity>,
+}
+
+/// What the attempt in hand is busy with, as its worker saw it last.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TaskActivity {
+    /// Bytes a second, over the last few seconds.
+    pub rate: u64,
+    /// Bytes a second, over the whole attempt.
+    pub average: u64,
+    /// Streams that are open.
+    pub streams: u32,
+    /// Why so many.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub streams_reason: Option<String>,
+    /// What holds it up: a word of the worker.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bottleneck: Option<String>,
+    /// Why that is said.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
 }
 
 /// Why a task failed.

@@ -91,8 +91,7 @@ pub async fn run(args: CheckArgs, context: &Context) -> Result {
 async fn deep(args: &CheckArgs, path: &FabricPath, context: &Context) -> Result {
     let client = context.client_for([path])?;
     let spec = TaskSpec::Verify { path: path.path.clone(), repair: args.repair };
-    let submitted =
-        context.interruptible(client.submit(&NewTask { spec, label: None, deadline: None })).await??;
+    let submitted = context.interruptible(client.submit(&NewTask::new(spec))).await??;
     if args.detach {
         return context.output.one(&submitted, |task| task.id.to_string(), |task| task.id.to_string());
     }

@@ -230,7 +230,7 @@ pub async fn rm(args: RmArgs, context: &Context) -> Result {
             }
         } else {
             let spec = TaskSpec::Delete { path: entry.path.clone() };
-            let task = client.submit(&NewTask { spec, label: None, deadline: None }).await?;
+            let task = client.submit(&NewTask::new(spec)).await?;
             if args.detach {
                 context.output.one(&task, |task| task.id.to_string(), |task| task.id.to_string())?;
                 continue;

@@ -3,9 +3,11 @@
 use clap::Args;
 use percale_api::tasks::{NewTask, Task, TaskSpec};
 use percale_client::Client;
+use percale_core::{Rate, Timestamp};
 
 use super::grant::fabric_path;
 use super::task;
+use super::task::Terms;
 use crate::address::FabricPath;
 use crate::context::Context;
 use crate::failure::{Failure, Result};
@@ -22,6 +24,7 @@ Examples:
   percale replicate percale:/climate/run7 --to baltic
   percale replicate percale:/climate/run7 --to baltic --to coast
   percale replicate percale:/climate/run7 --to baltic --from alps     reads the copies at alps first
+  percale replicate percale:/climate/run7 --to baltic --limit 200Mbit/s --deadline 8h
   percale replicate 'percale:/climate/*.nc' --to baltic --detach      prints the ids of the tasks")]
 pub struct ReplicateArgs {
     /// What to copy, with everything below
@@ -33,6 +36,11 @@ pub struct ReplicateArgs {
     /// The site whose copies are read first
     #[arg(long, value_name = "SITE")]
     from: Option<String>,
+    #[command(flatten)]
+    terms: Terms,
+    /// At most so fast, such as 200Mbit/s or 25MB/s; each task by itself
+    #[arg(long, value_name = "SPEED")]
+    limit: Option<Rate>,
     /// Do not wait; print the ids of the tasks
     #[arg(long)]
     detach: bool,
@@ -69,7 +77,8 @@ pub async fn replicate(args: ReplicateArgs, context: &Context) -> Result {
             specs.push(TaskSpec::Replicate { path, to, from });
         }
     }
-    run(&client, specs, "replicating", args.detach, context).await
+    let order = Order { deadline: args.terms.deadline(), limit: args.limit, detach: args.detach };
+    run(&client, specs, "replicating", order, context).await
 }
 
 /// Has copies removed.
@@ -77,7 +86,8 @@ pub async fn evict(args: EvictArgs, context: &Context) -> Result {
     let client = context.client_for(&args.paths)?;
     let paths = wanted(&client, args.paths, context).await?;
     let specs = paths.into_iter().map(|path| TaskSpec::Evict { path: path.path, from: args.from.clone() });
-    run(&client, specs.collect(), "evicting", args.detach, context).await
+    let order = Order { deadline: None, limit: None, detach: args.detach };
+    run(&client, specs.collect(), "evicting", order, context).await
 }
 
 async fn wanted(client: &Client, paths: Vec<FabricPath>, context: &Context) -> Result<Vec<FabricPath>> {
@@ -91,17 +101,25 @@ async fn wanted(client: &Client, paths: Vec<FabricPath>, context: &Context) -> R
     }
 }
 
+/// What holds for all tasks of a command.
+#[derive(Clone, Copy)]
+struct Order {
+    deadline: Option<Timestamp>,
+    limit: Option<Rate>,
+    detach: bool,
+}
+
 /// Submits tasks, which go on side by side, and watches one after the other.
 async fn run(
     client: &Client,
     specs: Vec<TaskSpec>,
     verb: &'static str,
-    detach: bool,
+    Order { deadline, limit, detach }: Order,
     context: &Context,
 ) -> Result {
     let mut tasks: Vec<Task> = Vec::with_capacity(specs.len());
     for spec in specs {
-        let new = NewTask { spec, label: None, deadline: None };
+        let new = NewTask { deadline, limit, ..NewTask::new(spec) };
         let task = context.interruptible(client.submit(&new)).await??;
         if detach {
             context.output.one(&task, |task| task.id.to_string(), |task| task.id.to_string())?;

@@ -180,7 +180,7 @@ async fn drain(args: DrainArgs, context: &Context) -> Result {
     let change = StoreChange { state: Some(StoreState::Draining) };
     client.change_store(&args.name, &change).await?;
     let spec = TaskSpec::Empty { store: args.name.clone() };
-    let task = client.submit(&NewTask { spec, label: None, deadline: None }).await?;
+    let task = client.submit(&NewTask::new(spec)).await?;
     if args.detach {
         return context.output.one(&task, |task| task.id.to_string(), |task| task.id.to_string());
     }

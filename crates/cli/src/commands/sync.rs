@@ -12,6 +12,7 @@ use percale_core::{ErrorCode, ObjectPath};
 use serde_json::json;
 
 use super::task;
+use super::task::Terms;
 use super::transfer::{CommonArgs, Reporter, Route, get_options, put_options, with_jobs};
 use crate::address::{FabricPath, LocalPath, show};
 use crate::context::Context;
@@ -51,6 +52,8 @@ pub struct SyncArgs {
     /// What a task is for, shown in lists
     #[arg(long, value_name = "TEXT")]
     label: Option<String>,
+    #[command(flatten)]
+    terms: Terms,
     #[command(flatten)]
     common: CommonArgs,
 }
@@ -158,7 +161,12 @@ async fn within(args: &SyncArgs, context: &Context, from: FabricPath, to: Fabric
         delete: args.delete,
         at: args.to.clone(),
     };
-    let new = NewTask { spec, label: args.label.clone(), deadline: None };
+    let new = NewTask {
+        label: args.label.clone(),
+        deadline: args.terms.deadline(),
+        limit: args.common.limit,
+        ..NewTask::new(spec)
+    };
     let submitted = context.interruptible(client.submit(&new)).await??;
     if args.detach {
         return context.output.one(&submitted, |task| task.id.to_string(), |task| task.id.to_string());

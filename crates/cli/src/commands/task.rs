@@ -4,16 +4,16 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
-use percale_api::tasks::{Task, TaskItem, TaskSpec};
+use percale_api::tasks::{Activity, Task, TaskItem, TaskSpec};
 use percale_client::Client;
-use percale_core::ErrorCode;
 use percale_core::ids::TaskId;
 use percale_core::state::TaskState;
+use percale_core::{ErrorCode, Timestamp};
 use tokio::time::Instant;
 
 use crate::address::show;
 use crate::context::Context;
-use crate::duration::Span;
+use crate::duration::{Deadline, Span};
 use crate::failure::{Failure, Result};
 use crate::output::{Output, count, duration, size, time};
 
@@ -25,6 +25,21 @@ const LAST_LOOK: Duration = Duration::from_secs(2);
 const LINE_EVERY: Duration = Duration::from_secs(30);
 /// Failed items that are shown; the rest is counted.
 const SHOWN_ITEMS: usize = 20;
+
+/// What a task of the fabric keeps to.
+#[derive(Debug, Clone, Args)]
+pub struct Terms {
+    /// Within the fabric: when the task gives up, as a length of time or a time: 2h, 2026-12-01T00:00Z
+    #[arg(long, value_name = "WHEN")]
+    deadline: Option<Deadline>,
+}
+
+impl Terms {
+    /// Returns when the task gives up.
+    pub fn deadline(&self) -> Option<Timestamp> {
+        self.deadline.map(|deadline| deadline.time(Timestamp::now()))
+    }
+}
 
 /// `percale task`
 #[derive(Debug, Subcommand)]
@@ -280,11 +295,18 @@ fn show_task(task: &Task) -> String {
             "items     {} of {} done, {} failed",
             progress.items_done, progress.items_total, progress.items_failed
         ),
-        format!("bytes     {}", size(progress.bytes_done)),
+        match progress.bytes_total {
+            Some(total) => format!("bytes     {} of {}", size(progress.bytes_done), size(total)),
+            None => format!("bytes     {}", size(progress.bytes_done)),
+        },
         format!("attempt   {}", task.attempt),
         format!("created   {} UTC", time(task.created)),
         format!("changed   {} UTC", time(task.changed)),
     ];
+    if let Some(activity) = &task.activity {
+        lines.extend(show_activity(task.state, activity));
+    }
+    lines.extend(task.limit.map(|limit| format!("limit     {limit}")));
     lines.extend(task.label.as_ref().map(|label| format!("label     {label}")));
     lines.extend(task.deadline.map(|deadline| format!("deadline  {} UTC", time(deadline))));
     lines.extend(
@@ -293,8 +315,46 @@ fn show_task(task: &Task) -> String {
     lines.join("\n")
 }
 
+/// Says what a task is busy with; of one that does not run, what it was in all.
+fn show_activity(state: TaskState, activity: &Activity) -> Vec<String> {
+    let average = format!("{}/s on average", size(activity.average));
+    let mut lines = Vec::new();
+    let reason = activity.streams_reason.as_deref();
+    if state == TaskState::Running {
+        let left =
+            activity.seconds_left.map(|left| format!(", {} left", duration(Duration::from_secs(left))));
+        lines.push(format!("rate      {}/s, {average}{}", size(activity.rate), left.unwrap_or_default()));
+        let reason = reason.map(|reason| format!("; {reason}")).unwrap_or_default();
+        lines.push(format!("streams   {} open{reason}", activity.streams));
+    } else {
+        lines.push(format!("rate      {average}"));
+        lines.extend(reason.map(|reason| format!("streams   {reason}")));
+    }
+    if let Some(bottleneck) = &activity.bottleneck {
+        let reason = activity.reason.as_deref().unwrap_or("the site does not say why");
+        lines.push(format!("held up   by {}: {reason}", spoken(bottleneck)));
+    }
+    lines
+}
+
 fn item_row(item: &TaskItem) -> Vec<String> {
     vec![item.path.clone(), item.code.clone(), item.detail.clone()]
+}
+
+/// Says how far a task is, how fast, and what holds it up.
+fn moving(task: &Task) -> String {
+    let done = size(task.progress.bytes_done);
+    let Some(activity) = task.activity.as_ref().filter(|_| task.state == TaskState::Running) else {
+        return format!("{done}  {}", task.state);
+    };
+    let left = activity.seconds_left.map(|left| format!("  {} left", duration(Duration::from_secs(left))));
+    let what = activity.bottleneck.as_ref().map(|what| format!("  held up by {}", spoken(what)));
+    format!("{done}  {}/s{}{}", size(activity.rate), left.unwrap_or_default(), what.unwrap_or_default())
+}
+
+/// Returns a name of the interface as people say it.
+fn spoken(bottleneck: &str) -> String {
+    bottleneck.replace('_', " ")
 }
 
 /// Watches a task until it ends. Ctrl-C stops the watching, not the task.
@@ -320,18 +380,17 @@ pub async fn attach(
         if let Some(bar) = &bar {
             bar.set_length(task.progress.items_total);
             bar.set_position(task.progress.items_done + task.progress.items_failed);
-            bar.set_message(format!("{}  {}", size(task.progress.bytes_done), task.state));
+            bar.set_message(moving(&task));
         } else if told.elapsed() >= LINE_EVERY {
             told = Instant::now();
             let progress = &task.progress;
             context.output.talk(format!(
-                "{verb}: task {} is {}, {} of {} done, {} failed, {}",
+                "{verb}: task {}: {} of {} done, {} failed, {}",
                 task.id,
-                task.state,
                 progress.items_done,
                 count(progress.items_total, "item"),
                 progress.items_failed,
-                size(progress.bytes_done)
+                moving(&task)
             ));
         }
         let next = Instant::now() + look;

@@ -9,10 +9,11 @@ use percale_api::tasks::{NewTask, TaskSpec};
 use percale_client::get::GetOptions;
 use percale_client::put::{Compare, Links, PutOptions, default_state_dir, inside};
 use percale_client::{Client, Progress, Report};
-use percale_core::{ErrorCode, ObjectPath};
+use percale_core::{ErrorCode, ObjectPath, Rate};
 
 use super::namespace::{goes_into, refuse_root};
 use super::task;
+use super::task::Terms;
 use crate::address::{Address, FabricPath, LocalPath, show};
 use crate::context::Context;
 use crate::failure::{Failure, Result};
@@ -51,6 +52,9 @@ pub struct CommonArgs {
     /// Streams at once; as many as the round trip to the site asks for if absent
     #[arg(long, short, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=64))]
     pub jobs: Option<u8>,
+    /// At most so fast, all streams together, such as 200Mbit/s or 25MB/s
+    #[arg(long, value_name = "SPEED")]
+    pub limit: Option<Rate>,
     /// Take what symbolic links point at, instead of passing them over
     #[arg(long)]
     pub follow_links: bool,
@@ -100,6 +104,7 @@ Examples:
   percale get -r percale:/climate/run7 ./data               makes ./data/run7
   percale get -r percale:/climate/run7/ ./data              what is in it goes into ./data
   percale get 'percale:/climate/*.nc' ./data
+  percale get -r --limit 200Mbit/s percale:/climate/run7 ./data
   percale get -r -n --include '*.nc' percale:/climate ./data")]
 pub struct GetArgs {
     /// What to get, then where to (the current directory if absent)
@@ -142,6 +147,7 @@ Examples:
   percale cp -r percale:/climate/run7 percale:/archive/     a task at the site
   percale cp -r --detach percale:/climate/run7 percale:/archive/
   percale cp -r --to baltic percale:/climate/run7 percale:/archive/   the bytes go to baltic
+  percale cp -r --deadline 2h --limit 25MB/s percale:/climate/run7 percale:/archive/
   percale cp -n percale:/climate/a.nc percale:/archive/b.nc")]
 pub struct CpArgs {
     /// What to copy, then where to
@@ -156,6 +162,8 @@ pub struct CpArgs {
     /// What a task is for, shown in lists
     #[arg(long, value_name = "TEXT")]
     label: Option<String>,
+    #[command(flatten)]
+    terms: Terms,
     #[command(flatten)]
     transfer: TransferArgs,
 }
@@ -239,7 +247,7 @@ pub async fn cp(args: CpArgs, context: &Context) -> Result {
 }
 
 pub(super) fn with_jobs(context: &Context, args: &CommonArgs) -> Context {
-    Context { jobs: args.jobs.map(usize::from), ..context.clone() }
+    Context { jobs: args.jobs.map(usize::from), limit: args.limit, ..context.clone() }
 }
 
 pub(super) fn put_options(
@@ -407,9 +415,12 @@ async fn copy_within(context: &Context, args: &CpArgs, from: Vec<FabricPath>, to
         return Ok(());
     }
     let mut result = Ok(());
+    let deadline = args.terms.deadline();
     for (from, to) in copies {
         let spec = TaskSpec::Copy { from, to, at: args.to.clone() };
-        let submitted = client.submit(&NewTask { spec, label: args.label.clone(), deadline: None }).await?;
+        let (label, limit) = (args.label.clone(), args.transfer.common.limit);
+        let new = NewTask { label, deadline, limit, ..NewTask::new(spec) };
+        let submitted = client.submit(&new).await?;
         if args.detach {
             context.output.one(&submitted, |task| task.id.to_string(), |task| task.id.to_string())?;
             continue;

@@ -334,7 +334,7 @@ pub async fn deep_check(demo: &Demo, path: ObjectPath, repair: bool) -> anyhow::
 /// The task is refused, or does not end. How it ended is in its state.
 pub async fn run_task(demo: &Demo, spec: TaskSpec) -> anyhow::Result<Task> {
     let began = Instant::now();
-    let new = NewTask { spec, label: Some("demo".to_owned()), deadline: None };
+    let new = NewTask { label: Some("demo".to_owned()), ..NewTask::new(spec) };
     let mut task = demo.client.submit(&new).await?;
     while !task.state.is_final() {
         if began.elapsed() > TASK_DEADLINE {

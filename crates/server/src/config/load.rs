@@ -275,6 +275,34 @@ mod tests {
     }
 
     #[test]
+    fn limits_by_time_of_day_are_read_and_shown() {
+        let text = "[transfers]\nlimit = '1Gbit/s'\n\
+            times = [{ from = '08:00', to = '18:00', days = 'mon-fri', limit = '60MB/s' }]\n";
+        let loaded = from_file(text).unwrap();
+        let transfers = &loaded.config.transfers;
+        assert_eq!(transfers.limit.unwrap().to_string(), "1Gbit/s");
+        assert_eq!(transfers.times[0].limit.to_string(), "480Mbit/s");
+        let shown = loaded.settings().into_iter().find(|s| s.key == "transfers.times").unwrap().value;
+        assert!(shown.contains("480Mbit/s") && shown.contains("18:00"), "{shown}");
+        for (text, place, why) in [
+            ("limit = 'fast'", "transfers.limit", "200Mbit/s"),
+            ("limit = '1kB/s'", "transfers.limit", "between 1Mbit/s"),
+            ("per_source = 0", "transfers.per_source", "is 0"),
+            ("times = [{ from = '8', to = '18:00', limit = '1MB/s' }]", "transfers.times", "time of day"),
+            ("times = [{ from = '08:00', to = '18:00', days = 'x', limit = '1MB/s' }]", "times", "mon-fri"),
+            ("times = [{ from = '08:00', to = '18:00' }]", "transfers.times", "limit"),
+            (
+                "times = [{ from = '08:00', to = '18:00', limit = '1MB/s', zone = 'x' }]",
+                "transfers.zone",
+                "known are from",
+            ),
+        ] {
+            let error = from_file(&format!("[transfers]\n{text}\n")).unwrap_err();
+            assert!(error.contains(place) && error.contains(why), "{text}: {error}");
+        }
+    }
+
+    #[test]
     fn a_url_with_a_password_is_read_from_a_file_of_its_owners() {
         use std::os::unix::fs::PermissionsExt as _;
         let folder = tempfile::tempdir().unwrap();

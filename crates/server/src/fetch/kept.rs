@@ -62,12 +62,12 @@ struct Body {
 /// The unfinished objects that attempts of this server have in hand. Two attempts of one task overlap for a moment where
 /// the server lost its lease and has a new one.
 #[derive(Debug, Default)]
-pub struct InHand {
+pub struct Unfinished {
     leases: Mutex<HashSet<LeaseId>>,
     freed: Notify,
 }
 
-impl InHand {
+impl Unfinished {
     fn leases(&self) -> MutexGuard<'_, HashSet<LeaseId>> {
         self.leases.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -20,13 +20,14 @@ use percale_core::ids::SiteId;
 use percale_core::tree::{HashTree, group_range};
 use percale_core::{ByteCount, ByteRange, ErrorCode};
 use percale_federation::Acting;
+use percale_mover::meter::InHand;
 use percale_mover::tuning::cut;
-use percale_mover::{DataFrame, Frame};
+use percale_mover::{DataFrame, Frame, Wait};
 use percale_store::Stage;
 use tokio::sync::{Semaphore, mpsc};
 
-use super::OPERATION;
 use super::kept::Arrived;
+use super::{Flow, OPERATION};
 use crate::{ApiError, AppState, Result};
 
 /// What a stream asks for at a time, at least and at most. Small enough that all end together, large enough that the round trip
@@ -79,6 +80,8 @@ pub(super) struct Large<'a> {
     /// What the streams of all objects of a fetch share.
     pub slots: &'a Semaphore,
     pub failing: &'a Failing,
+    pub flow: &'a Flow,
+    pub in_hand: &'a InHand<'a>,
 }
 
 struct Work {
@@ -214,6 +217,9 @@ impl Large<'_> {
 
     /// One request.
     async fn stream(&self, site: SiteId, segment: ByteRange) -> Result<(), Fault> {
+        let meter = self.flow.meter();
+        let _open = meter.stream();
+        let _turn = self.flow.turn(site).await;
         let member = self.app.fabric.member(site).map_err(|error| Fault::theirs(error.into()))?;
         let from = |error: percale_client::Error| {
             let error = ApiError::from(percale_federation::Error::from(error));
@@ -228,12 +234,16 @@ impl Large<'_> {
             space: Some(self.version.space),
             ranges: Some(vec![segment]),
         };
-        let mut frames = FrameStream::open(&client, OPERATION, vec![item]).await.map_err(from)?;
+        let opened = meter.waiting(Wait::Bytes, FrameStream::open(&client, OPERATION, vec![item])).await;
+        let mut frames = opened.map_err(from)?;
         let (groups, queue) = mpsc::channel(QUEUED_GROUPS);
         let read = async {
-            while let Some(frame) = frames.next().await.map_err(from)? {
+            while let Some(frame) = meter.waiting(Wait::Bytes, frames.next()).await.map_err(from)? {
                 let is_wanted = match frame {
-                    Frame::Data(data) => groups.send(data).await.is_ok(),
+                    Frame::Data(data) => {
+                        self.flow.admit(data.bytes.len() as u64).await;
+                        groups.send(data).await.is_ok()
+                    }
                     Frame::Fail { problem, .. } => return Err(from(parse_problem(OPERATION, &problem))),
                     _ => true,
                 };
@@ -272,7 +282,7 @@ impl Large<'_> {
                 return Err(Fault::theirs(ApiError::new(ErrorCode::Integrity, detail)));
             }
             let (group, offset) = (data.group(), data.offset);
-            let verified = self.verify(group, data.bytes).await;
+            let verified = self.flow.meter().waiting(Wait::Verify, self.verify(group, data.bytes)).await;
             let (bytes, is_right) = verified.map_err(Fault::ours)?;
             if !is_right {
                 metrics::counter!("percale_checksum_mismatches_total").increment(1);
@@ -281,8 +291,10 @@ impl Large<'_> {
                 return Err(Fault::theirs(ApiError::new(ErrorCode::Integrity, detail)));
             }
             let len = bytes.len() as u64;
-            let written = self.stage.write_at(offset, bytes).await;
+            let write = self.stage.write_at(offset, bytes);
+            let written = self.flow.meter().waiting(Wait::Disk, write).await;
             written.map_err(|error| Fault::ours(error.into()))?;
+            self.in_hand.add(len);
             self.arrived.insert(group, len);
             self.failing.came(id);
         }

@@ -6,12 +6,13 @@ use std::sync::Arc;
 use percale_core::ids::SiteId;
 use percale_core::tree::{GROUP_SIZE, HashTree, TreeHasher};
 use percale_core::{ByteRange, ErrorCode};
-use percale_mover::{Held, Streams};
+use percale_mover::meter::InHand;
+use percale_mover::{Held, Streams, Wait};
 use percale_store::{Stage, StageOptions, StageToken, Staged, StoreKey};
 
 use super::kept::{Arrived, Kept};
 use super::large::Large;
-use super::{Fetch, Wanted};
+use super::{Fetch, Flow, Wanted};
 use crate::publish::{StagedContent, key_for_stage};
 use crate::reading::{Reader, Source};
 use crate::stores::OpenStore;
@@ -27,12 +28,13 @@ impl Fetch {
         &self,
         wanted: &Wanted,
         source: Arc<Source>,
+        in_hand: &InHand<'_>,
     ) -> Result<(StagedContent, Option<Kept>)> {
         let sites: Option<VecDeque<SiteId>> = source.sites().collect();
         let positioned = wanted.store.store.capabilities().write.positioned;
         match (sites, source.tree.clone()) {
-            (Some(sites), Some(tree)) if positioned => self.stage_from(wanted, sites, tree).await,
-            _ => Ok((self.stage_in_order(wanted, source).await?, None)),
+            (Some(sites), Some(tree)) if positioned => self.stage_from(wanted, sites, tree, in_hand).await,
+            _ => Ok((self.stage_in_order(wanted, source, in_hand).await?, None)),
         }
     }
 
@@ -42,18 +44,21 @@ impl Fetch {
         wanted: &Wanted,
         sites: VecDeque<SiteId>,
         tree: Arc<HashTree>,
+        in_hand: &InHand<'_>,
     ) -> Result<(StagedContent, Option<Kept>)> {
         let store = &wanted.store;
         let rtt = sites.front().and_then(|site| self.app.fabric.contact(*site).rtt);
         let streams = Streams::for_path(rtt);
         tracing::debug!(path = %wanted.version.path, %streams, "a large object is fetched");
+        let count = self.flow.choose(streams);
         let content = |staged| StagedContent { store: store.clone(), staged, tree: HashTree::clone(&tree) };
         let Some(task) = self.task.as_ref().filter(|_| Kept::is_for(store, wanted.version.size)) else {
             let (staging, options) = Staging::begin(&self.app, wanted)?;
             let stage = store.store.stage(options).await?;
             let arrived = Arrived::new(Held::new(tree.size(), tree.root()));
-            self.streams(wanted, &tree, &*stage, &arrived).bring(sites, streams.count, Vec::new()).await?;
-            let staged = stage.finish().await?;
+            let large = self.streams(wanted, &tree, &*stage, &arrived, in_hand);
+            large.bring(sites, count, Vec::new()).await?;
+            let staged = finish(&self.flow, stage).await?;
             staging.keep();
             return Ok((content(staged), None));
         };
@@ -61,14 +66,17 @@ impl Fetch {
         let brought = async {
             let stage = kept.stage().read().await;
             let stage = stage.as_deref().ok_or_else(|| ApiError::internal("nothing is staged"))?;
-            let large = self.streams(wanted, &tree, stage, kept.arrived());
+            let large = self.streams(wanted, &tree, stage, kept.arrived(), in_hand);
             tokio::select! {
-                brought = large.bring(sites, streams.count, kept.believed()) => brought,
+                brought = large.bring(sites, count, kept.believed()) => brought,
                 lost = kept.keep() => Err(lost),
             }
         };
         let staged = match brought.await {
-            Ok(()) => kept.finish().await,
+            Ok(()) => {
+                let _open = self.flow.meter().stream();
+                self.flow.meter().waiting(Wait::Disk, kept.finish()).await
+            }
             Err(error) => Err(error),
         };
         match staged {
@@ -86,6 +94,7 @@ impl Fetch {
         tree: &Arc<HashTree>,
         stage: &'a dyn Stage,
         arrived: &'a Arrived,
+        in_hand: &'a InHand<'a>,
     ) -> Large<'a> {
         Large {
             app: &self.app,
@@ -96,18 +105,28 @@ impl Fetch {
             arrived,
             slots: &self.slots,
             failing: &self.failing,
+            flow: &self.flow,
+            in_hand,
         }
     }
 
     /// Reads a version from its first byte to its last, from one copy after the other; or has the storage copy it.
-    async fn stage_in_order(&self, wanted: &Wanted, source: Arc<Source>) -> Result<StagedContent> {
+    async fn stage_in_order(
+        &self,
+        wanted: &Wanted,
+        source: Arc<Source>,
+        in_hand: &InHand<'_>,
+    ) -> Result<StagedContent> {
         let store = &wanted.store;
         let (staging, options) = Staging::begin(&self.app, wanted)?;
         let can = &store.store.capabilities().write;
         let original = source.on_own_store().filter(|(from, _)| from.row.id == store.row.id);
         let (staged, tree) = match original.filter(|_| can.clone && can.positioned) {
             Some((_, replica)) => clone_whole(store, &replica.key, &source, options).await?,
-            None => write_whole(&self.app.reader, &source, store.store.stage(options).await?).await?,
+            None => {
+                let stage = store.store.stage(options).await?;
+                write_whole(&self.app.reader, &source, stage, &self.flow, in_hand).await?
+            }
         };
         staging.keep();
         Ok(StagedContent { store: store.clone(), staged, tree })
@@ -183,19 +202,43 @@ async fn write_whole(
     reader: &Arc<Reader>,
     source: &Arc<Source>,
     stage: Box<dyn Stage>,
+    flow: &Flow,
+    in_hand: &InHand<'_>,
 ) -> Result<(Staged, HashTree)> {
-    let mut read = reader.read(source.clone(), ByteRange::whole(source.version.size)).await?;
+    let meter = flow.meter();
+    let open = meter.stream();
+    let (site, wait) = match source.sites().next().flatten() {
+        Some(site) => (Some(site), Wait::Bytes),
+        None => (None, Wait::OwnDisk),
+    };
+    let turn = match site {
+        Some(site) => flow.turn(site).await,
+        None => None,
+    };
+    let begun = reader.read(source.clone(), ByteRange::whole(source.version.size));
+    let mut read = meter.waiting(wait, begun).await?;
     let mut hasher = TreeHasher::new();
     let mut at = 0;
-    while let Some(bytes) = read.next().await? {
-        // At most 1 MiB, which takes about 0.15 ms.
-        hasher.update(&bytes);
+    while let Some(bytes) = meter.waiting(wait, read.next()).await? {
         let len = bytes.len() as u64;
-        stage.write_at(at, bytes).await?;
+        if site.is_some() {
+            flow.admit(len).await;
+        }
+        // At most 1 MiB, which takes about 0.15 ms.
+        meter.working(Wait::Verify, || hasher.update(&bytes));
+        meter.waiting(Wait::Disk, stage.write_at(at, bytes)).await?;
+        in_hand.add(len);
         at += len;
     }
+    drop((turn, open));
     let tree = expected(hasher.finish(), source)?;
-    Ok((stage.finish().await?, tree))
+    Ok((finish(flow, stage).await?, tree))
+}
+
+/// Has everything that was written kept for good.
+async fn finish(flow: &Flow, stage: Box<dyn Stage>) -> Result<Staged> {
+    let _open = flow.meter().stream();
+    Ok(flow.meter().waiting(Wait::Disk, stage.finish()).await?)
 }
 
 /// Compares a tree with the version that it should be of.

@@ -16,7 +16,7 @@ use percale_core::ids::{SpaceId, VersionId};
 use percale_core::range::RangeSet;
 use percale_core::tree::{GROUP_SIZE, group_count, hash_group};
 use percale_core::{ByteCount, ByteRange, ErrorCode};
-use percale_mover::Encoder;
+use percale_mover::{Bucket, Encoder};
 use tokio::sync::mpsc;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -30,6 +30,11 @@ use crate::{ApiError, AppState, Result};
 
 /// Pieces that wait for the network.
 const QUEUE: usize = 8;
+/// What goes at a time under a limit, at least: little enough that many streams which share a slow one each get something
+/// every few seconds, and none is taken for dead.
+const LEAST_PIECE: usize = 16 << 10;
+/// And how much of a second's bytes, one part in so many.
+const PIECES_A_SECOND: u64 = 100;
 /// Small objects that are read side by side.
 const READS: usize = 8;
 
@@ -66,7 +71,8 @@ async fn pull(
     let (sender, receiver) = mpsc::channel(QUEUE);
     // Ends when everything was sent, or when the client goes away and the receiver with it.
     tokio::spawn(async move {
-        let mut out = Sending { encoder: Encoder::new(), sender, places: 0 };
+        let limit = reading.session.site.is_some().then(|| app.traffic.out.clone());
+        let mut out = Sending { encoder: Encoder::new(), sender, places: 0, limit };
         let _ = send_all(&app, &reading, follow, wanted.items, &mut out).await;
     });
     let body = stream::unfold(receiver, |mut receiver| async move {
@@ -83,6 +89,8 @@ struct Sending {
     sender: mpsc::Sender<Bytes>,
     /// Places that were named.
     places: u64,
+    /// What it keeps to, if another site asks.
+    limit: Option<Arc<Bucket>>,
 }
 
 /// The client went away.
@@ -90,7 +98,18 @@ struct Gone;
 
 impl Sending {
     async fn send(&mut self) -> Result<(), Gone> {
-        while let Some(piece) = self.encoder.next() {
+        while let Some(mut piece) = self.encoder.next() {
+            if let Some((limit, rate)) =
+                self.limit.as_ref().and_then(|limit| limit.rate().map(|rate| (limit, rate)))
+            {
+                let most = usize::try_from(rate.bytes_per_second() / PIECES_A_SECOND).unwrap_or(usize::MAX);
+                let most = most.max(LEAST_PIECE);
+                while piece.len() > most {
+                    limit.take(most as u64).await;
+                    self.sender.send(piece.split_to(most)).await.map_err(|_| Gone)?;
+                }
+                limit.take(piece.len() as u64).await;
+            }
             self.sender.send(piece).await.map_err(|_| Gone)?;
         }
         Ok(())

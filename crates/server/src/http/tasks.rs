@@ -7,7 +7,7 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode, header};
 use percale_api::peer::HandOver;
-use percale_api::tasks::{NewTask, Progress, Task, TaskItem, TaskSpec};
+use percale_api::tasks::{Activity, NewTask, Progress, Task, TaskItem, TaskSpec};
 use percale_api::{Page, Problem};
 use percale_catalog::{EntryKind, PeerState, TaskFilter};
 use percale_core::access::{Caller, Permission, Subject};
@@ -43,6 +43,17 @@ fn describe(task: percale_catalog::Task) -> Result<Task> {
     let stored =
         Stored::read(&task.spec).map_err(|error| error.context(format!("cannot show task {}", task.id)))?;
     let progress = &task.progress;
+    let left = progress.bytes_total.filter(|_| task.state == TaskState::Running);
+    let left = left.map(|total| total.saturating_sub(progress.bytes_done));
+    let activity = progress.activity.clone().map(|activity| Activity {
+        rate: activity.rate,
+        average: activity.average,
+        seconds_left: left.and_then(|left| left.checked_div(activity.rate)),
+        streams: activity.streams,
+        streams_reason: activity.streams_reason,
+        bottleneck: activity.bottleneck,
+        reason: activity.reason,
+    });
     Ok(Task {
         id: task.id,
         spec: stored.spec,
@@ -54,12 +65,15 @@ fn describe(task: percale_catalog::Task) -> Result<Task> {
             items_done: progress.items_done,
             items_failed: progress.items_failed,
             bytes_done: progress.bytes_done,
+            bytes_total: progress.bytes_total,
         },
+        activity,
         attempt: task.attempt,
         problem: task.fault.map(|fault| Problem::new(fault.code, fault.detail)),
         created: task.created,
         changed: task.changed,
         deadline: task.deadline,
+        limit: stored.limit,
     })
 }
 
@@ -217,7 +231,7 @@ async fn to_its_site(
 
 /// Submits a task that another request turned into.
 pub(super) async fn submit(app: &AppState, caller: &Caller, spec: TaskSpec) -> Result<Task> {
-    submit_new(app, caller, NewTask { spec, label: None, deadline: None }, None, None).await
+    submit_new(app, caller, NewTask::new(spec), None, None).await
 }
 
 fn validate(caller: &Caller, new: &NewTask) -> Result<()> {
@@ -241,7 +255,9 @@ async fn submit_new(
     validate(caller, &new)?;
     check(app, caller, &new.spec).await?;
     let id = handed.as_ref().map(|handed| handed.id);
-    let stored = Stored::new(new.spec, new.label, handed.map(|handed| handed.text));
+    let mut stored = Stored::new(new.spec);
+    (stored.label, stored.limit) = (new.label, new.limit);
+    stored.delegation = handed.map(|handed| handed.text);
     let task = percale_catalog::NewTask {
         id,
         kind: stored.kind().to_owned(),
@@ -251,8 +267,9 @@ async fn submit_new(
     };
     let task = app.catalog.submit_task(caller, task).await?;
     // A repetition is handed over with another delegation.
-    let is_same = Stored::read(&task.spec)
-        .is_ok_and(|first| (&first.spec, &first.label) == (&stored.spec, &stored.label));
+    let is_same = Stored::read(&task.spec).is_ok_and(|first| {
+        (&first.spec, &first.label, first.limit) == (&stored.spec, &stored.label, stored.limit)
+    });
     if !is_same {
         let detail = format!("this idempotency key was used for another task, {}", task.id);
         return Err(ApiError::new(ErrorCode::IdempotencyMismatch, detail));

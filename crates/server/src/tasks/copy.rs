@@ -135,11 +135,16 @@ impl Copier<'_> {
                 Err(error) => attempt.failed(&path, "failed", &error),
             }
         }
-        self.objects(objects, page.position).await?;
+        self.objects(objects, page.position, page.next.is_none()).await?;
         Ok(page.next)
     }
 
-    async fn objects(&self, objects: Vec<(Listed, ObjectPath)>, position: Option<Position>) -> Result<()> {
+    async fn objects(
+        &self,
+        objects: Vec<(Listed, ObjectPath)>,
+        position: Option<Position>,
+        is_last: bool,
+    ) -> Result<()> {
         let attempt = self.attempt;
         if objects.is_empty() {
             return Ok(());
@@ -198,6 +203,8 @@ impl Copier<'_> {
                 _ => attempt.failed(&version.path, "failed", &error),
             },
         };
+        let bytes = wanted.iter().map(|one| one.version.size.0).sum();
+        attempt.progress.found(wanted.len() as u64, bytes, is_last);
         fetch.all(wanted, &done).await;
         // What is in the way may be what an earlier attempt made and this site has not seen yet.
         let may_be_ours = attempt.task.attempt > 1 || self.existing != Existing::Refused;

@@ -3,6 +3,7 @@
 //! A task's work goes in steps. After each one it records where a repetition would go on, with the counts up to there; a
 //! server that dies repeats at most one step, and counts nothing twice.
 
+mod activity;
 mod copy;
 mod delete;
 mod empty;
@@ -17,10 +18,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use percale_api::tasks::TaskSpec;
-use percale_catalog::{Task, TaskFault, TaskHolder, TaskOutcome};
+use percale_catalog::{Task, TaskFault, TaskHolder, TaskOutcome, TaskReport};
 use percale_core::ids::{SiteId, TaskId};
 use percale_core::state::TaskState;
-use percale_core::{ErrorCode, ObjectPath, Timestamp};
+use percale_core::{ErrorCode, ObjectPath, Rate, Timestamp};
 use percale_federation::Acting;
 use quick_cache::sync::Cache;
 use serde::{Deserialize, Serialize};
@@ -28,9 +29,10 @@ use serde_json::Value;
 use tokio::sync::{Notify, Semaphore};
 use tokio_util::sync::CancellationToken;
 
-use crate::fetch::{Become, Fetch, ForTask};
+use crate::fetch::{Become, Fetch, Flow, ForTask};
 use crate::http::auth::delegated_here;
 use crate::{ApiError, AppState, Result};
+use activity::Activity;
 pub(crate) use empty::may_be_emptied;
 use progress::Progress;
 pub(crate) use verify::{AT_ONCE, Found, check_copy};
@@ -59,11 +61,14 @@ pub(crate) struct Stored {
     /// With what other sites are asked on behalf of a user for whom another site vouches.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delegation: Option<String>,
+    /// How fast it may bring bytes from other sites.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<Rate>,
 }
 
 impl Stored {
-    pub fn new(spec: TaskSpec, label: Option<String>, delegation: Option<String>) -> Self {
-        Self { v: 1, spec, label, delegation }
+    pub fn new(spec: TaskSpec) -> Self {
+        Self { v: 1, spec, label: None, delegation: None, limit: None }
     }
 
     pub fn read(stored: &Value) -> Result<Self> {
@@ -197,6 +202,8 @@ pub(crate) struct Attempt {
     progress: Progress,
     stop: CancellationToken,
     acting: Acting,
+    flow: Flow,
+    activity: Activity,
 }
 
 async fn work_on(app: AppState, holder: TaskHolder, task: Task) {
@@ -205,7 +212,9 @@ async fn work_on(app: AppState, holder: TaskHolder, task: Task) {
     app.tasks.begin(id, stop.clone());
     let progress = Progress::new(&task);
     let acting = Acting::User(task.caller.clone());
-    let mut attempt = Attempt { app: app.clone(), task, holder, progress, stop, acting };
+    let flow = Flow::new(app.traffic.clone(), None);
+    let activity = Activity::new(progress.bytes_done());
+    let mut attempt = Attempt { app: app.clone(), task, holder, progress, stop, acting, flow, activity };
     let spec = attempt.begin();
     let attempt = attempt;
     tracing::info!(task = %id, kind = attempt.task.kind, attempt = attempt.task.attempt, "task begun");
@@ -230,6 +239,7 @@ impl Attempt {
     /// Finds out what is to be done and for whom other sites are asked.
     fn begin(&mut self) -> Result<TaskSpec> {
         let stored = Stored::read(&self.task.spec)?;
+        self.flow = Flow::new(self.app.traffic.clone(), stored.limit);
         if let Some(delegation) = stored.delegation {
             // The site that signed it may have been removed meanwhile, or its time be over.
             delegated_here(&self.app, &delegation)?;
@@ -264,7 +274,7 @@ impl Attempt {
     /// Returns what brings bytes for this task. `first` is the site that is asked before others.
     fn fetch(&self, goal: Become, first: Option<SiteId>) -> Fetch {
         let task = ForTask { id: self.task.id, safe: self.progress.safe() };
-        Fetch::new(self.app.clone(), goal, self.acting.clone(), first).for_task(task)
+        Fetch::new(self.app.clone(), goal, self.acting.clone(), first, self.flow.clone()).for_task(task)
     }
 
     /// Notes an item that was not done. If it may be done later, this step is repeated by the next attempt, until some
@@ -309,9 +319,18 @@ impl Attempt {
         }
     }
 
+    /// Returns what has not been reported yet.
+    fn report(&self, has_ended: bool) -> TaskReport {
+        let mut report = self.progress.take();
+        let progress = &mut report.progress;
+        progress.activity = Some(self.activity.look(&self.flow, progress.bytes_done, has_ended));
+        progress.bytes_done += self.flow.meter().bytes_in_hand();
+        report
+    }
+
     /// Records how far the task is; tells whether to go on.
     async fn record(&self) -> Result<bool> {
-        let report = self.progress.take();
+        let report = self.report(false);
         match self.app.catalog.record_progress(self.task.id, self.holder, report.clone()).await {
             Ok(task) => Ok(task.state == TaskState::Running),
             Err(error) => {
@@ -324,7 +343,7 @@ impl Attempt {
     /// Gives the task to the next server at an orderly end.
     async fn hand_back(&self) {
         let fault = TaskFault { code: ErrorCode::Interrupted, detail: "the server was stopped".to_owned() };
-        let report = self.progress.take();
+        let report = self.report(true);
         let back = TaskOutcome::Again(fault);
         if let Err(error) = self.app.catalog.finish_task(self.task.id, self.holder, report, back).await {
             tracing::info!(task = %self.task.id, %error, "a task was not handed back; it is taken over when the lease lapses");
@@ -348,7 +367,7 @@ impl Attempt {
                 }
             }
         };
-        let report = self.progress.take();
+        let report = self.report(true);
         for attempt in 1..=FINISH_TRIES {
             let finished = self
                 .app
@@ -380,7 +399,7 @@ mod tests {
     #[test]
     fn an_order_is_read_back_and_a_newer_form_is_refused() {
         let verify = TaskSpec::Verify { path: "/s/a".parse().unwrap(), repair: false };
-        let stored = Stored::new(verify, Some("x".into()), None);
+        let stored = Stored { label: Some("x".into()), ..Stored::new(verify) };
         let value = stored.write().unwrap();
         assert_eq!(
             value,
@@ -388,10 +407,12 @@ mod tests {
         );
         assert_eq!(Stored::read(&value).unwrap(), stored);
         let evict = TaskSpec::Evict { path: "/s/a".parse().unwrap(), from: "baltic".into() };
-        let stored = Stored::new(evict, None, Some("eyJ".into()));
+        let limit = Some("200Mbit/s".parse().unwrap());
+        let stored = Stored { delegation: Some("eyJ".into()), limit, ..Stored::new(evict) };
         let value = stored.write().unwrap();
         let expected = serde_json::json!({
-            "v": 1, "spec": {"kind": "evict", "path": "/s/a", "from": "baltic"}, "delegation": "eyJ"
+            "v": 1, "spec": {"kind": "evict", "path": "/s/a", "from": "baltic"}, "delegation": "eyJ",
+            "limit": "200Mbit/s"
         });
         assert_eq!(value, expected);
         assert_eq!(Stored::read(&value).unwrap(), stored);

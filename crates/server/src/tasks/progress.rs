@@ -67,6 +67,18 @@ impl Progress {
         self.safe.clone()
     }
 
+    /// Notes what is to be done next, besides what was done up to now; `is_all` if nothing comes behind it.
+    pub fn found(&self, items: u64, bytes: u64, is_all: bool) {
+        let now = &mut self.lock().now;
+        now.items_total = Some(now.items_done + now.items_failed + items);
+        now.bytes_total = is_all.then_some(now.bytes_done + bytes);
+    }
+
+    /// Returns the bytes of what was done.
+    pub fn bytes_done(&self) -> u64 {
+        self.lock().now.bytes_done
+    }
+
     /// Notes items that are as they should be, and were so before.
     pub fn done(&self, items: u64, bytes: u64) {
         let now = &mut self.lock().now;
@@ -117,6 +129,7 @@ impl Progress {
         self.step(None);
         let now = &mut self.lock().now;
         now.items_total = Some(now.items_done + now.items_failed);
+        now.bytes_total = Some(now.bytes_done);
     }
 
     /// Tells whether anything failed.

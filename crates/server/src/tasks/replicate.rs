@@ -72,6 +72,8 @@ pub(super) async fn run(attempt: &Attempt, path: &ObjectPath, from: Option<&str>
             let store = app.stores.for_new_data(&space.name).await?;
             wanted.push(Wanted { version, store });
         }
+        let bytes = wanted.iter().map(|one| one.version.size.0).sum();
+        attempt.progress.found(wanted.len() as u64, bytes, page.next.is_none());
         fetch.all(wanted, &done).await;
         let full = full.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(error) = full {

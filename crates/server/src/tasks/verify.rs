@@ -18,7 +18,7 @@ use super::Attempt;
 use crate::abroad::{Copied, from_problem};
 use crate::app::system_caller;
 use crate::authorize::limited;
-use crate::fetch::{Become, Fetch, Wanted};
+use crate::fetch::{Become, Fetch, Flow, Wanted};
 use crate::{ApiError, AppState, OnPath as _, Result};
 
 /// Entries in one step.
@@ -169,7 +169,13 @@ async fn replace(app: &AppState, version: &OpenVersion, replica: &Replica, actin
     version.replicas.retain(|other| other.store != replica.store);
     let bytes = version.size.0;
     let outcome: Mutex<Option<Result<Copied>>> = Mutex::new(None);
-    let fetch = Fetch::new(app.clone(), Become::Copies(space), acting.clone(), None);
+    let fetch = Fetch::new(
+        app.clone(),
+        Become::Copies(space),
+        acting.clone(),
+        None,
+        Flow::new(app.traffic.clone(), None),
+    );
     fetch
         .all(vec![Wanted { version, store }], &|_, copied| {
             outcome.lock().unwrap_or_else(PoisonError::into_inner).replace(copied);

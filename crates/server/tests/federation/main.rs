@@ -13,6 +13,7 @@ mod homes;
 mod joining;
 mod keys;
 mod liar;
+mod limits;
 mod lying;
 mod namespace;
 mod outgoing;

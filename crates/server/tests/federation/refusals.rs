@@ -40,7 +40,7 @@ async fn a_member_gets_no_task_and_no_copy_that_is_not_its_own() {
     let hand_over = async |delegation: String| {
         let path = "/climate/run7".parse().unwrap();
         let spec = TaskSpec::Evict { path, from: "alps".into() };
-        let task = NewTask { spec, label: None, deadline: None };
+        let task = NewTask::new(spec);
         let client = liar.saying(&client, &liar.statement(alps_id, Some(of("eve", "delta"))));
         let task = HandOver { id, task, delegation, idempotency_key: None };
         client.peer_hand_over(&task).await.unwrap_err().code()

@@ -1,0 +1,168 @@
+//! What all streams of one task share: where their time is counted, how fast they may be, and whose turn it is at a source.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use percale_core::Rate;
+use percale_core::ids::SiteId;
+use percale_mover::limit::most_streams;
+use percale_mover::{Bucket, Meter, Streams, Wait};
+use tokio::sync::OwnedSemaphorePermit;
+
+use crate::traffic::Traffic;
+
+/// The flow of a task's bytes. Cheap to clone.
+#[derive(Clone)]
+pub struct Flow(Arc<Shared>);
+
+struct Shared {
+    meter: Meter,
+    /// The task's own limit.
+    own: Option<Bucket>,
+    traffic: Arc<Traffic>,
+    turns: Mutex<HashMap<SiteId, Arc<tokio::sync::Mutex<Weak<OwnedSemaphorePermit>>>>>,
+    chosen: Mutex<Option<Chosen>>,
+}
+
+/// How many streams were opened last, and why so many.
+#[derive(Debug, Clone)]
+pub struct Chosen {
+    /// How the path asked for them; nothing if small objects come in batches.
+    pub streams: Option<Streams>,
+    /// The number, with its reason.
+    pub reason: String,
+}
+
+/// A task's turn at a source, which its streams share.
+pub type Turn = Arc<OwnedSemaphorePermit>;
+
+impl Flow {
+    /// Makes one for a task, or for something that belongs to none.
+    pub fn new(traffic: Arc<Traffic>, limit: Option<Rate>) -> Self {
+        let (turns, chosen) = (Mutex::default(), Mutex::default());
+        let own = limit.map(Bucket::new);
+        Self(Arc::new(Shared { meter: Meter::default(), own, traffic, turns, chosen }))
+    }
+
+    /// Returns where time is counted.
+    pub fn meter(&self) -> &Meter {
+        &self.0.meter
+    }
+
+    /// Returns the slowest limit of the moment.
+    fn limit(&self) -> Option<Rate> {
+        let own = self.0.own.as_ref().and_then(Bucket::rate);
+        own.into_iter().chain(self.0.traffic.into.rate()).min()
+    }
+
+    /// Waits until bytes that came from another site may be followed by others.
+    pub async fn admit(&self, bytes: u64) {
+        if self.limit().is_none() {
+            return;
+        }
+        let Shared { meter, own, traffic, .. } = &*self.0;
+        let both = async {
+            if let Some(own) = own {
+                own.take(bytes).await;
+            }
+            traffic.into.take(bytes).await;
+        };
+        meter.waiting(Wait::Limit, both).await;
+    }
+
+    /// Returns how many streams are to be open at most, of so many.
+    pub fn at_most(&self, streams: usize) -> usize {
+        self.limit().map_or(streams, |limit| streams.min(most_streams(limit)))
+    }
+
+    /// Decides how many streams a large object comes over.
+    pub fn choose(&self, streams: Streams) -> usize {
+        let count = self.at_most(streams.count);
+        let reason = match self.limit().filter(|_| count < streams.count) {
+            Some(limit) => format!("{count} of {streams}; a limit of {limit} keeps no more busy"),
+            None => streams.to_string(),
+        };
+        *self.chosen_mut() = Some(Chosen { streams: Some(streams), reason });
+        count
+    }
+
+    /// Notes that small objects come in so many batches at once, unless large ones come too.
+    pub fn note_batches(&self, most: usize) {
+        let reason = format!("small files in batches, {most} at once at most");
+        self.chosen_mut().get_or_insert(Chosen { streams: None, reason });
+    }
+
+    /// Returns how many streams were opened last, and why.
+    pub fn chosen(&self) -> Option<Chosen> {
+        self.chosen_mut().clone()
+    }
+
+    fn chosen_mut(&self) -> MutexGuard<'_, Option<Chosen>> {
+        self.0.chosen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for the task's turn at a source. It lasts for as long as any of the task's streams holds it.
+    pub async fn turn(&self, site: SiteId) -> Option<Turn> {
+        let turn = {
+            let mut turns = self.0.turns.lock().unwrap_or_else(PoisonError::into_inner);
+            turns.entry(site).or_default().clone()
+        };
+        let wait = async {
+            let mut turn = turn.lock().await;
+            if let Some(held) = turn.upgrade() {
+                return Some(held);
+            }
+            // It is never closed.
+            let held = Arc::new(self.0.traffic.source(site).acquire_owned().await.ok()?);
+            *turn = Arc::downgrade(&held);
+            Some(held)
+        };
+        self.0.meter.waiting(Wait::Turn, wait).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt as _;
+
+    use super::*;
+    use crate::config::TransfersConfig;
+
+    fn traffic(change: impl FnOnce(&mut TransfersConfig)) -> Arc<Traffic> {
+        let mut config = TransfersConfig::default();
+        change(&mut config);
+        Arc::new(Traffic::new(&config))
+    }
+
+    #[tokio::test]
+    async fn so_many_tasks_use_a_source_and_the_next_follows() {
+        let traffic = traffic(|config| config.per_source = 2);
+        let (one, two) = (SiteId::new(), SiteId::new());
+        let flows: Vec<Flow> = (0..3).map(|_| Flow::new(traffic.clone(), None)).collect();
+        let first = flows[0].turn(one).await.unwrap();
+        let _second = flows[1].turn(one).await.unwrap();
+        let mut third = Box::pin(flows[2].turn(one));
+        assert!(third.as_mut().now_or_never().is_none(), "two are there already");
+        assert!(flows[2].turn(two).now_or_never().is_some(), "another source is free");
+        // Another stream of a task that is there already.
+        let again = flows[0].turn(one).now_or_never().flatten().unwrap();
+        drop(first);
+        assert!(third.as_mut().now_or_never().is_none(), "the task still has a stream");
+        drop(again);
+        assert!(third.await.is_some());
+    }
+
+    #[tokio::test]
+    async fn a_limit_keeps_few_streams_open_and_says_so() {
+        let traffic = traffic(|config| config.limit = Some("8Mbit/s".parse().unwrap()));
+        let streams = Streams::choose(Some(std::time::Duration::from_millis(50)), 3_355_443);
+        let flow = Flow::new(traffic.clone(), None);
+        assert_eq!((flow.choose(streams), flow.at_most(8)), (3, 3));
+        let reason = flow.chosen().unwrap().reason;
+        assert!(reason.starts_with("3 of 10 streams: ") && reason.contains("8Mbit/s"), "{reason}");
+        let slower = Flow::new(traffic, Some("1Mbit/s".parse().unwrap()));
+        assert_eq!(slower.choose(streams), 1, "the slower of both counts");
+        slower.note_batches(8);
+        assert!(slower.chosen().unwrap().streams.is_some());
+    }
+}
