@@ -58,12 +58,22 @@ impl Catalog {
         self.ask(List { caller: caller.clone(), filter, before, limit }).await
     }
 
-    /// Takes the queued task of one of these kinds (of any, without a kind) that has waited longest, if one may run now.
+    /// Takes a queued task of one of these kinds (of any, without a kind), if one may run now.
+    ///
+    /// - Owners take turns: it is one of the owner of whom the fewest tasks run, then of the one whose last turn is the
+    ///   longest ago; of these the task that has waited longest.
+    /// - Of no owner do more than `per_owner` run under this lease.
+    /// - Those behind their deadline fail, also while they wait for another attempt.
     ///
     /// # Errors
     /// `LeaseExpired`.
-    pub async fn claim_task(&self, holder: TaskHolder, kinds: &[String]) -> Result<Option<Task>> {
-        self.change(Claim { holder, kinds: kinds.to_vec() }).await
+    pub async fn claim_task(
+        &self,
+        holder: TaskHolder,
+        kinds: &[String],
+        per_owner: Option<u32>,
+    ) -> Result<Option<Task>> {
+        self.change(Claim { holder, kinds: kinds.to_vec(), per_owner }).await
     }
 
     /// Records what was done, and returns the task.
@@ -214,6 +224,7 @@ impl Change for Submit {
 struct Claim {
     holder: TaskHolder,
     kinds: Vec<String>,
+    per_owner: Option<u32>,
 }
 
 impl Change for Claim {
@@ -229,9 +240,8 @@ impl Change for Claim {
         prove_lease(batch, lease, fence).await?;
         let now = batch.now();
         loop {
-            let Some(mut task) = task::next(batch.tx, now, self.kinds.clone()).await? else {
-                return Ok(None);
-            };
+            let next = task::next(batch.tx, now, self.kinds.clone(), lease, self.per_owner).await?;
+            let Some(mut task) = next else { return Ok(None) };
             if task.deadline.is_some_and(|deadline| deadline <= now) {
                 let detail = "its deadline passed before it could be done".to_owned();
                 let fault = TaskFault { code: ErrorCode::WaitTimeout, detail };
@@ -245,6 +255,7 @@ impl Change for Claim {
             task.vain += 1;
             task.changed = now;
             task::update(batch.tx, &task).await?;
+            task::claimed(batch.tx, task.id, now).await?;
             let detail = json!({ "v": 1, "attempt": task.attempt, "lease": lease });
             task::insert_event(batch.tx, task.id, now, "claimed", &detail).await?;
             return Ok(Some(task));

@@ -151,10 +151,12 @@ CREATE TABLE task (
     deadline BIGINT,
     created BIGINT NOT NULL,
     changed BIGINT NOT NULL,
+    claimed BIGINT,
     idempotency_key TEXT COLLATE "C"
 );
 CREATE UNIQUE INDEX task_key ON task (owner, idempotency_key) WHERE idempotency_key IS NOT NULL;
-CREATE INDEX task_queue ON task (state, not_before);
+CREATE INDEX task_queue ON task (state, owner, not_before);
+CREATE INDEX task_turn ON task (owner, claimed) WHERE claimed IS NOT NULL;
 CREATE INDEX task_lease ON task (lease) WHERE lease IS NOT NULL;
 
 CREATE TABLE task_item (

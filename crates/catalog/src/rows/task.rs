@@ -53,21 +53,39 @@ static LIST: Sql = Sql::each(
          ORDER BY t.id DESC LIMIT $5"
     ),
 );
+/// Whose turn it is: of the owners of tasks that may run now and of whom not too many run under the lease, the one of whom the
+/// fewest run, and of these the one whose last turn is the longest ago. `$3` is the lease, `$4` how many are not too many.
+macro_rules! turn {
+    ($kinds:literal) => {
+        concat!(
+            "WITH ready AS (SELECT DISTINCT q.owner FROM task q WHERE q.state = 'queued' \
+             AND (q.not_before <= $1 OR q.deadline <= $1) AND ",
+            $kinds,
+            "), turn AS (SELECT ready.owner, \
+             (SELECT COUNT(*) FROM task r WHERE r.state = 'running' AND r.owner = ready.owner) AS running, \
+             (SELECT COUNT(*) FROM task r WHERE r.state = 'running' AND r.owner = ready.owner AND r.lease = $3) AS here, \
+             (SELECT MAX(c.claimed) FROM task c WHERE c.owner = ready.owner AND c.claimed IS NOT NULL) AS last FROM ready) \
+             SELECT ",
+            columns!(),
+            " FROM task t JOIN turn u ON u.owner = t.owner WHERE t.state = 'queued' \
+             AND (t.not_before <= $1 OR t.deadline <= $1) AND u.here < $4 AND "
+        )
+    };
+}
+
 static NEXT: Sql = Sql::each(
     concat!(
-        "SELECT ",
-        columns!(),
-        " FROM task t WHERE t.state = 'queued' AND t.not_before <= $1 \
-         AND ($2 IS NULL OR t.kind IN (SELECT value FROM json_each($2))) ORDER BY t.not_before, t.id LIMIT 1"
+        turn!("($2 IS NULL OR q.kind IN (SELECT value FROM json_each($2)))"),
+        "($2 IS NULL OR t.kind IN (SELECT value FROM json_each($2))) \
+         ORDER BY u.running, COALESCE(u.last, 0), t.not_before, t.id LIMIT 1"
     ),
     concat!(
-        "SELECT ",
-        columns!(),
-        " FROM task t WHERE t.state = 'queued' AND t.not_before <= $1 \
-         AND ($2::text[] IS NULL OR t.kind = ANY($2)) ORDER BY t.not_before, t.id LIMIT 1 \
-         FOR UPDATE SKIP LOCKED"
+        turn!("($2::text[] IS NULL OR q.kind = ANY($2))"),
+        "($2::text[] IS NULL OR t.kind = ANY($2)) \
+         ORDER BY u.running, COALESCE(u.last, 0), t.not_before, t.id LIMIT 1 FOR UPDATE OF t SKIP LOCKED"
     ),
 );
+static CLAIMED: Sql = Sql::both("UPDATE task SET claimed = $1 WHERE id = $2");
 static UNDER_LEASE: Sql = Sql::each(
     concat!("SELECT ", columns!(), " FROM task t WHERE t.lease = $1 AND t.state = 'running' ORDER BY t.id"),
     concat!(
@@ -172,9 +190,22 @@ pub(crate) async fn list<T: Tx>(
     decode_all(tx.query(&LIST, params).await?)
 }
 
-/// Returns the queued task that has waited longest, of these kinds or any.
-pub(crate) async fn next<T: Tx>(tx: &T, now: Timestamp, kinds: Vec<String>) -> Result<Option<Task>> {
-    Ok(decode_all(tx.query(&NEXT, vec![Value::from(now), texts(kinds)]).await?)?.pop())
+/// Returns the queued task whose turn it is, of these kinds or any, for a lease under which at most so many of one owner run.
+pub(crate) async fn next<T: Tx>(
+    tx: &T,
+    now: Timestamp,
+    kinds: Vec<String>,
+    lease: LeaseId,
+    per_owner: Option<u32>,
+) -> Result<Option<Task>> {
+    let most = per_owner.unwrap_or(u32::MAX);
+    let params = vec![Value::from(now), texts(kinds), Value::from(lease), Value::from(most)];
+    Ok(decode_all(tx.query(&NEXT, params).await?)?.pop())
+}
+
+/// Notes that its owner had a turn.
+pub(crate) async fn claimed<T: Tx>(tx: &T, id: TaskId, at: Timestamp) -> Result<()> {
+    tx.execute(&CLAIMED, row![at, id]).await.map(drop)
 }
 
 /// Returns the running tasks of a lease.

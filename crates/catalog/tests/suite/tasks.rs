@@ -49,13 +49,13 @@ async fn a_task_from_submission_to_its_end(site: Site) {
     alice.scopes = vec!["read:/lab".parse().unwrap()];
     let task = catalog.submit_task(&alice, new("verify")).await.unwrap();
     assert_eq!((task.state, task.attempt), (TaskState::Queued, 0));
-    let of_another_kind = catalog.claim_task(holder(&site.lease), &["copy".into()]).await.unwrap();
+    let of_another_kind = catalog.claim_task(holder(&site.lease), &["copy".into()], None).await.unwrap();
     assert_eq!(of_another_kind, None);
-    let claimed = catalog.claim_task(holder(&site.lease), &[]).await.unwrap().unwrap();
+    let claimed = catalog.claim_task(holder(&site.lease), &[], None).await.unwrap().unwrap();
     assert_eq!((claimed.id, claimed.state, claimed.attempt), (task.id, TaskState::Running, 1));
     assert_eq!(claimed.caller, alice, "with the scopes of the submission");
     assert_eq!(claimed.spec, json!({ "v": 1, "path": "/lab" }));
-    assert_eq!(catalog.claim_task(holder(&site.lease), &[]).await.unwrap(), None);
+    assert_eq!(catalog.claim_task(holder(&site.lease), &[], None).await.unwrap(), None);
 
     let progress = TaskProgress { items_done: 3, bytes_done: 30, ..Default::default() };
     let report = TaskReport {
@@ -79,7 +79,7 @@ async fn a_task_from_submission_to_its_end(site: Site) {
     assert_eq!((retried.state, retried.attempt, retried.cursor), (TaskState::Queued, 0, None));
     assert!(catalog.task_items(&alice, task.id, None, 3).await.unwrap().items.is_empty());
     let report = TaskReport::default();
-    catalog.claim_task(holder(&site.lease), &[]).await.unwrap().unwrap();
+    catalog.claim_task(holder(&site.lease), &[], None).await.unwrap().unwrap();
     let done =
         catalog.finish_task(task.id, holder(&site.lease), report, TaskOutcome::Succeeded).await.unwrap();
     assert_eq!(done.state, TaskState::Succeeded);
@@ -164,7 +164,7 @@ async fn a_task_that_has_its_id_already_is_submitted_once(site: Site) {
 async fn a_task_outlives_its_server(site: Site) {
     let catalog = &site.catalog;
     let task = catalog.submit_task(&user("alice"), new("verify")).await.unwrap();
-    catalog.claim_task(holder(&site.lease), &[]).await.unwrap().unwrap();
+    catalog.claim_task(holder(&site.lease), &[], None).await.unwrap().unwrap();
     let report = TaskReport { cursor: Some(json!(17)), ..Default::default() };
     catalog.record_progress(task.id, holder(&site.lease), report.clone()).await.unwrap();
     let taken = catalog.take_over_all(LeaseKind::Server, "two", HOUR).await.unwrap().remove(0).lease;
@@ -173,9 +173,9 @@ async fn a_task_outlives_its_server(site: Site) {
     let queued = catalog.task(&site.admin, task.id).await.unwrap();
     assert_eq!((queued.state, queued.attempt, queued.cursor), (TaskState::Queued, 1, Some(json!(17))));
     assert!(queued.not_before > queued.changed, "it waits before the next attempt");
-    assert_eq!(catalog.claim_task(holder(&taken), &[]).await.unwrap(), None, "not yet");
+    assert_eq!(catalog.claim_task(holder(&taken), &[], None).await.unwrap(), None, "not yet");
     let claimed = until_async("the wait to be over", HOUR, async || {
-        catalog.claim_task(holder(&taken), &[]).await.unwrap()
+        catalog.claim_task(holder(&taken), &[], None).await.unwrap()
     })
     .await;
     assert_eq!((claimed.attempt, claimed.cursor), (2, Some(json!(17))));
@@ -190,7 +190,7 @@ async fn a_cancelled_task_stops_its_worker(site: Site) {
     let catalog = &site.catalog;
     let alice = user("alice");
     let task = catalog.submit_task(&alice, new("verify")).await.unwrap();
-    catalog.claim_task(holder(&site.lease), &[]).await.unwrap().unwrap();
+    catalog.claim_task(holder(&site.lease), &[], None).await.unwrap().unwrap();
     assert_eq!(catalog.cancel_task(&alice, task.id).await.unwrap().state, TaskState::Cancelled);
     let late = catalog.record_progress(task.id, holder(&site.lease), TaskReport::default()).await;
     assert_eq!(kind(late), ErrorKind::LeaseExpired);
@@ -205,7 +205,7 @@ async fn faults_deadlines_and_used_up_attempts(site: Site) {
     let catalog = &site.catalog;
     let alice = user("alice");
     let again = catalog.submit_task(&alice, new("verify")).await.unwrap();
-    catalog.claim_task(holder(&site.lease), &[]).await.unwrap().unwrap();
+    catalog.claim_task(holder(&site.lease), &[], None).await.unwrap().unwrap();
     let outcome = TaskOutcome::Again(fault());
     let queued =
         catalog.finish_task(again.id, holder(&site.lease), TaskReport::default(), outcome).await.unwrap();
@@ -214,7 +214,7 @@ async fn faults_deadlines_and_used_up_attempts(site: Site) {
     catalog.cancel_task(&alice, again.id).await.unwrap();
 
     let failed = catalog.submit_task(&alice, new("verify")).await.unwrap();
-    catalog.claim_task(holder(&site.lease), &[]).await.unwrap().unwrap();
+    catalog.claim_task(holder(&site.lease), &[], None).await.unwrap().unwrap();
     let outcome = TaskOutcome::Failed(fault());
     let failed =
         catalog.finish_task(failed.id, holder(&site.lease), TaskReport::default(), outcome).await.unwrap();
@@ -222,7 +222,7 @@ async fn faults_deadlines_and_used_up_attempts(site: Site) {
 
     let late = NewTask { deadline: Some(Timestamp::from_micros(1)), ..new("verify") };
     let late = catalog.submit_task(&alice, late).await.unwrap();
-    assert_eq!(catalog.claim_task(holder(&site.lease), &[]).await.unwrap(), None);
+    assert_eq!(catalog.claim_task(holder(&site.lease), &[], None).await.unwrap(), None);
     let late = catalog.task(&alice, late.id).await.unwrap();
     assert_eq!((late.state, late.fault.unwrap().code), (TaskState::Failed, ErrorCode::WaitTimeout));
 }
@@ -233,7 +233,7 @@ async fn only_attempts_that_achieve_nothing_use_patience_up(site: Site) {
     let further = TaskReport { is_further: true, ..Default::default() };
     // Ends an attempt, and returns the task. The wait behind it is not waited for.
     let attempt = async |report: Option<TaskReport>| {
-        catalog.claim_task(holder(&site.lease), &[]).await.unwrap().unwrap();
+        catalog.claim_task(holder(&site.lease), &[], None).await.unwrap().unwrap();
         if let Some(report) = report {
             catalog.record_progress(task.id, holder(&site.lease), report).await.unwrap();
         }
@@ -277,7 +277,7 @@ async fn what_a_task_holds_ends_with_it(site: Site) {
             std::slice::from_ref(&own)
         );
         assert_eq!(catalog.take_over_lapsed(None, "two", HOUR, 9).await.unwrap(), []);
-        let claimed = catalog.claim_task(holder(&site.lease), &[]).await.unwrap().unwrap();
+        let claimed = catalog.claim_task(holder(&site.lease), &[], None).await.unwrap().unwrap();
         assert_eq!(claimed.id, task.id);
         let finish =
             |outcome| catalog.finish_task(task.id, holder(&site.lease), TaskReport::default(), outcome);
@@ -288,7 +288,9 @@ async fn what_a_task_holds_ends_with_it(site: Site) {
                 finish(TaskOutcome::Again(fault())).await.unwrap();
                 assert_eq!(catalog.lease(own.id).await.unwrap(), own);
                 site.tamper("UPDATE task SET not_before = 0").await;
-                while catalog.claim_task(holder(&site.lease), &[]).await.unwrap().unwrap().id != task.id {}
+                while catalog.claim_task(holder(&site.lease), &[], None).await.unwrap().unwrap().id != task.id
+                {
+                }
                 drop(finish(TaskOutcome::Failed(fault())).await.unwrap());
             }
             _ => drop(finish(TaskOutcome::Succeeded).await.unwrap()),
@@ -305,6 +307,75 @@ async fn what_a_task_holds_ends_with_it(site: Site) {
     }
 }
 
+async fn owners_take_turns(site: Site) {
+    let catalog = &site.catalog;
+    let mut many = Vec::new();
+    for _ in 0..6 {
+        many.push(catalog.submit_task(&user("alice"), new("copy")).await.unwrap().id);
+    }
+    let mut of_bob = Vec::new();
+    for _ in 0..2 {
+        of_bob.push(catalog.submit_task(&user("bob"), new("copy")).await.unwrap().id);
+    }
+    let of_carol = catalog.submit_task(&user("carol"), new("copy")).await.unwrap().id;
+    let claim =
+        async || catalog.claim_task(holder(&site.lease), &[], None).await.unwrap().map(|task| task.id);
+    let end = async |id: TaskId| {
+        let done = TaskOutcome::Succeeded;
+        catalog.finish_task(id, holder(&site.lease), TaskReport::default(), done).await.unwrap();
+    };
+    // One after the other, as by a single worker: whoever had no turn for the longest is next.
+    for expected in [many[0], of_bob[0], of_carol, many[1], of_bob[1], many[2]] {
+        assert_eq!(claim().await, Some(expected));
+        end(expected).await;
+    }
+    // Side by side: of whom the fewest run is next, however many others wait and for how long.
+    assert_eq!((claim().await, claim().await), (Some(many[3]), Some(many[4])));
+    let late = catalog.submit_task(&user("bob"), new("copy")).await.unwrap().id;
+    assert_eq!(claim().await, Some(late));
+    assert_eq!((claim().await, claim().await), (Some(many[5]), None));
+}
+
+async fn one_owner_does_not_get_all_workers_of_a_server(site: Site) {
+    let catalog = &site.catalog;
+    let claim = async |lease: &Lease| {
+        catalog.claim_task(holder(lease), &[], Some(3)).await.unwrap().map(|task| task.caller)
+    };
+    for _ in 0..10 {
+        catalog.submit_task(&user("alice"), new("copy")).await.unwrap();
+    }
+    for _ in 0..3 {
+        assert_eq!(claim(&site.lease).await, Some(user("alice")));
+    }
+    assert_eq!(claim(&site.lease).await, None, "the rest waits, and a worker is free");
+    catalog.submit_task(&user("bob"), new("copy")).await.unwrap();
+    assert_eq!(claim(&site.lease).await, Some(user("bob")));
+    let second = site.second().await;
+    let other = second.acquire_lease(LeaseKind::Server, "two", HOUR, json!({})).await.unwrap();
+    assert_eq!(claim(&other).await, Some(user("alice")), "another server has workers of its own");
+}
+
+async fn a_deadline_is_noticed_while_a_task_waits_for_another_attempt(site: Site) {
+    let catalog = &site.catalog;
+    let alice = user("alice");
+    let now = catalog.now().await.unwrap();
+    let deadline = now.after(std::time::Duration::from_millis(300));
+    let task = NewTask { deadline: Some(deadline), ..new("copy") };
+    let task = catalog.submit_task(&alice, task).await.unwrap();
+    catalog.claim_task(holder(&site.lease), &[], None).await.unwrap().unwrap();
+    let again = TaskOutcome::Again(fault());
+    let queued =
+        catalog.finish_task(task.id, holder(&site.lease), TaskReport::default(), again).await.unwrap();
+    assert!(queued.not_before > deadline, "its next attempt would begin behind its deadline");
+    let ended = until_async("the deadline to be noticed", HOUR, async || {
+        assert_eq!(catalog.claim_task(holder(&site.lease), &[], None).await.unwrap(), None);
+        let task = catalog.task(&alice, task.id).await.unwrap();
+        (task.state == TaskState::Failed).then_some(task)
+    })
+    .await;
+    assert!(ended.changed < queued.not_before, "and not only then");
+}
+
 async fn two_servers_do_not_claim_the_same_task(site: Site) {
     let second = site.second().await;
     let other = second.acquire_lease(LeaseKind::Server, "two", HOUR, json!({})).await.unwrap();
@@ -313,7 +384,7 @@ async fn two_servers_do_not_claim_the_same_task(site: Site) {
     }
     let claim_all = async |catalog: &Catalog, lease: &Lease| {
         let mut claimed = Vec::new();
-        while let Some(task) = catalog.claim_task(holder(lease), &[]).await.unwrap() {
+        while let Some(task) = catalog.claim_task(holder(lease), &[], None).await.unwrap() {
             claimed.push(task.id);
         }
         claimed
@@ -337,4 +408,7 @@ on_both!(
     only_attempts_that_achieve_nothing_use_patience_up,
     what_a_task_holds_ends_with_it,
     two_servers_do_not_claim_the_same_task,
+    owners_take_turns,
+    one_owner_does_not_get_all_workers_of_a_server,
+    a_deadline_is_noticed_while_a_task_waits_for_another_attempt,
 );

@@ -159,6 +159,8 @@ pub async fn run(app: AppState) {
     if app.config.tasks.workers == 0 {
         return;
     }
+    // One worker is left for others, who would else wait until a long task has ended.
+    let per_owner = u32::try_from(app.config.tasks.workers.saturating_sub(1).max(1)).unwrap_or(u32::MAX);
     let kinds: Vec<String> = KINDS.iter().map(|kind| (*kind).to_owned()).collect();
     loop {
         let room = tokio::select! {
@@ -168,7 +170,8 @@ pub async fn run(app: AppState) {
         let Ok(room) = room else { return };
         let claimed = match app.lease.current() {
             Ok(holder) => {
-                app.catalog.claim_task(holder, &kinds).await.map(|task| task.map(|task| (holder, task)))
+                let claimed = app.catalog.claim_task(holder, &kinds, Some(per_owner)).await;
+                claimed.map(|task| task.map(|task| (holder, task)))
             }
             // Without a lease nothing may be claimed; it comes back by itself.
             Err(_) => Ok(None),
