@@ -250,6 +250,32 @@ pub struct TaskItem {
     pub detail: String,
 }
 
+/// Something that happened to a task.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct TaskEvent {
+    /// Its number in the task, from 1.
+    pub number: u64,
+    /// When.
+    #[schema(value_type = String, format = "date-time")]
+    pub at: Timestamp,
+    /// What: `submitted`, `claimed`, `requeued`, `succeeded`, `partial`, `failed`, `cancelled`, `retried`; a later release may
+    /// know others.
+    pub kind: String,
+    /// More about it.
+    #[schema(value_type = Object)]
+    pub detail: serde_json::Value,
+}
+
+/// The data of an event of a task.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(untagged)]
+pub enum TaskUpdate {
+    /// Of a `happened` event.
+    Happened(TaskEvent),
+    /// Of a `progress` event: the task as it is.
+    Progress(Box<Task>),
+}
+
 /// A record of a space's journal, as `GET /v1/events` sends it; `docs/design/journal.md` has the kinds.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Event {

@@ -29,7 +29,7 @@ use crate::authorize::authorize;
 use crate::{ApiError, AppState, Result};
 
 /// An idle stream says so that often, so that proxies keep it open.
-const HEARTBEAT: Duration = Duration::from_secs(15);
+pub(super) const HEARTBEAT: Duration = Duration::from_secs(15);
 /// Records that are asked for at once.
 const BATCH: usize = 256;
 

@@ -22,6 +22,7 @@ mod site;
 mod sites;
 mod spaces;
 mod stores;
+mod task_events;
 mod tasks;
 mod ticket;
 mod tokens;
@@ -60,6 +61,7 @@ pub(crate) fn routes() -> OpenApiRouter<AppState> {
         .merge(frames::routes())
         .merge(pull::routes())
         .merge(tasks::routes())
+        .merge(task_events::routes())
         .merge(events::routes())
 }
 

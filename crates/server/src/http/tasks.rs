@@ -39,7 +39,7 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
 }
 
 /// What a client sees of a task.
-fn describe(task: percale_catalog::Task) -> Result<Task> {
+pub(super) fn describe(task: percale_catalog::Task) -> Result<Task> {
     let stored =
         Stored::read(&task.spec).map_err(|error| error.context(format!("cannot show task {}", task.id)))?;
     let progress = &task.progress;
@@ -369,7 +369,7 @@ fn takes_copies(app: &AppState) -> Result<()> {
 }
 
 /// Answers about a task by the site where it runs, if it is not here. A site that asks for a user of its own is not sent on.
-async fn elsewhere(
+pub(super) async fn elsewhere(
     app: &AppState,
     session: &Session,
     id: TaskId,

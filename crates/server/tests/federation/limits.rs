@@ -152,3 +152,59 @@ async fn tasks_take_turns_at_a_source() {
         assert_eq!(ended(&alice, &id).await["state"], "succeeded");
     }
 }
+
+/// Follows a task, from behind an event. Returns name, id and data of each event up to the end of the stream.
+async fn followed(client: &Client, id: &str, behind: Option<&str>) -> Vec<(String, String, Value)> {
+    let request = client.request(reqwest::Method::GET, &format!("/v1/tasks/{id}/events"));
+    let answer = crate::common::send(match behind {
+        Some(behind) => request.header("last-event-id", behind),
+        None => request,
+    })
+    .await;
+    if answer.status.as_u16() == 204 {
+        return Vec::new();
+    }
+    answer.expect(200);
+    assert_eq!(answer.header("content-type"), "text/event-stream");
+    let field = |block: &str, name: &str| {
+        let line = block.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        line.map(|value| value.trim_start().to_owned())
+    };
+    let events = answer.text.split("\n\n").filter_map(|block| {
+        let data = serde_json::from_str(&field(block, "data")?).unwrap();
+        Some((field(block, "event")?, field(block, "id")?, data))
+    });
+    events.collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_task_at_another_site_is_followed_to_its_end() {
+    let [alps, _baltic] = two(|_| {}, |_| {}).await;
+    let alice = alps.user("alice").await;
+    alice.write("/climate/large", large(8 << 20)).await.expect(201);
+    let spec = json!({"kind": "replicate", "path": "/climate", "to": "baltic", "limit": "24Mbit/s"});
+    let id = submit(&alice, spec).await;
+    let events = followed(&alice, &id, None).await;
+    let kinds: Vec<&str> = events
+        .iter()
+        .filter(|(name, ..)| name == "happened")
+        .map(|(.., event)| event["kind"].as_str().unwrap())
+        .collect();
+    assert_eq!(kinds, ["submitted", "claimed", "succeeded"], "{events:?}");
+    let is_moving = |(name, _, task): &(String, String, Value)| {
+        name == "progress" && task["state"] == "running" && task["activity"]["bottleneck"] == "limit"
+    };
+    assert!(events.iter().any(is_moving), "{events:?}");
+    let (name, last, task) = events.last().unwrap();
+    assert_eq!((name.as_str(), &task["state"]), ("progress", &json!("succeeded")));
+    // Again from behind the first, as after a cut; behind the last nothing comes.
+    let rest = followed(&alice, &id, Some(&events[0].1)).await;
+    let numbers: Vec<_> = rest.iter().filter_map(|(.., event)| event["number"].as_u64()).collect();
+    assert_eq!((numbers, rest.last()), (vec![2, 3], events.last()));
+    assert!(followed(&alice, &id, Some(last)).await.is_empty());
+    let wrong = alice.request(reqwest::Method::GET, &format!("/v1/tasks/{id}/events"));
+    let wrong = crate::common::send(wrong.header("last-event-id", "x")).await;
+    wrong.expect_problem_at("invalid_request", "baltic");
+    let bob = alps.user("bob").await;
+    bob.get(&format!("/v1/tasks/{id}/events")).await.expect_problem("not_found");
+}
