@@ -219,3 +219,34 @@ fn copies_within_the_fabric_are_tasks() {
     assert_eq!(shown["state"], "succeeded");
     assert_eq!(lab.line("task list --json").ok().json_lines().len(), 2);
 }
+
+#[test]
+fn tasks_and_commands_have_limits_and_deadlines() {
+    let lab = Lab::new();
+    lab.write("a", &[7; 3 << 20]);
+    // Three MiB at this speed take two seconds; that they are whole is what counts here.
+    lab.line("put --limit 16Mbit/s a percale:/lab/a").ok();
+    lab.line("get --limit 2MB/s percale:/lab/a b").ok();
+    assert_eq!(std::fs::read(lab.path("b")).unwrap(), vec![7; 3 << 20]);
+    let wrong = lab.line("put --limit 200 a percale:/lab/b").code(2);
+    assert!(wrong.err.contains("200Mbit/s"), "{}", wrong.err);
+    let wrong = lab.line("cp --deadline later percale:/lab/a percale:/lab/c").code(2);
+    assert!(wrong.err.contains("2026-12-01T00:00Z"), "{}", wrong.err);
+    let over = lab.line("cp --deadline 2020-01-01T00:00Z percale:/lab/a percale:/lab/c").code(2);
+    assert!(over.err.contains("deadline"), "{}", over.err);
+
+    let id = lab.line("cp --detach --deadline 2h --limit 25MB/s percale:/lab/a percale:/lab/c").ok().out;
+    lab.run(["task", "wait", "--timeout", "1m", id.trim()]).ok();
+    let shown = lab.run(["task", "show", "--json", id.trim()]).ok().json();
+    assert_eq!(
+        (&shown["limit"], &shown["progress"]["bytes_total"]),
+        (&"200Mbit/s".into(), &(3 << 20).into())
+    );
+    assert!(shown["deadline"].is_string() && shown["activity"]["average"].is_u64(), "{shown}");
+    let shown = lab.run(["task", "show", id.trim()]).ok().out;
+    for line in
+        ["bytes     3.1", " of 3.1", "rate      ", "/s on average", "limit     200Mbit/s", "deadline  "]
+    {
+        assert!(shown.contains(line), "no '{line}' in:\n{shown}");
+    }
+}
