@@ -32,7 +32,7 @@ const MAX_ANSWER_BYTES: usize = 128 << 20;
 /// Most streams of one bulk transfer.
 const MAX_STREAMS: usize = 64;
 /// Connections that are opened ahead, before the round trip is known.
-const WARM_STREAMS: usize = 8;
+const WARM_STREAMS: usize = 10;
 
 /// How to reach a site, and as whom.
 #[derive(Debug, Clone)]

@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use percale_api::entries::{Content, Entry, Kind};
 use percale_core::{ErrorCode, ObjectPath};
+use percale_mover::Slots;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -22,7 +23,6 @@ use crate::local::{Fingerprint, flush_file_system, has_content};
 use crate::progress::Progress;
 use crate::put::{Candidate, Compare, Filter};
 use crate::report::{Item, OnItem, Outcome, Report};
-use crate::slots::Slots;
 use crate::upload::blocking;
 
 mod large;
@@ -166,7 +166,7 @@ impl Client {
             client: self.clone(),
             options,
             large,
-            slots: Arc::new(Slots::new(self)),
+            slots: Arc::new(Slots::default()),
             jobs: JoinSet::new(),
             batch: Vec::new(),
             batch_bytes: 0,
@@ -410,7 +410,7 @@ impl Transfer<'_> {
         let (client, slots, progress) =
             (self.client.clone(), self.slots.clone(), self.options.progress.clone());
         self.jobs.spawn(async move {
-            let _slot = slots.take().await;
+            let _slot = slots.take(client.streams()).await;
             Ended::Items(small::get(&client, batch, &progress).await)
         });
     }

@@ -36,7 +36,6 @@ pub mod read;
 pub mod report;
 mod retry;
 mod sites;
-mod slots;
 mod upload;
 mod walk;
 

@@ -11,6 +11,7 @@ use std::time::Duration;
 use percale_api::entries::{Content, Kind};
 use percale_api::uploads::{Committed, Condition};
 use percale_core::{ErrorCode, ObjectPath};
+use percale_mover::Slots;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -21,7 +22,6 @@ use crate::local::{Fingerprint, has_content};
 use crate::progress::Progress;
 use crate::push::{self, PushFile, Pushed};
 use crate::report::{Item, OnItem, Outcome, Report};
-use crate::slots::Slots;
 use crate::upload::{UploadPlan, blocking, upload};
 use crate::walk::{Found, walk};
 
@@ -163,7 +163,7 @@ impl Client {
             client: self.clone(),
             options,
             large,
-            slots: Arc::new(Slots::new(self)),
+            slots: Arc::new(Slots::default()),
             jobs: JoinSet::new(),
             batch: Vec::new(),
             batch_bytes: 0,
@@ -360,7 +360,7 @@ impl Transfer<'_> {
         let (client, slots, progress) =
             (self.client.clone(), self.slots.clone(), self.options.progress.clone());
         self.jobs.spawn(async move {
-            let _slot = slots.take().await;
+            let _slot = slots.take(client.streams()).await;
             let pushed = push::push(&client, files, &progress).await;
             let items = batch.into_iter().zip(pushed).map(|(wanted, pushed)| match pushed {
                 Pushed::Committed(committed) => wanted.committed(committed),

@@ -15,7 +15,7 @@ use percale_core::range::RangeSet;
 use percale_core::tree::{GROUP_SIZE, HashTree, group_count, group_range, hash_group};
 use percale_core::{ByteCount, ByteRange, ErrorCode, ObjectPath};
 use percale_mover::tuning::cut;
-use percale_mover::{Encoder, ReceivedGroups};
+use percale_mover::{Encoder, ReceivedGroups, Slots};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
@@ -25,7 +25,6 @@ use crate::error::{Error, ErrorKind};
 use crate::local::{Buffers, Source};
 use crate::progress::{Active, Progress};
 use crate::push::to_json;
-use crate::slots::Slots;
 
 mod state;
 
@@ -33,7 +32,7 @@ pub(crate) use state::StateFile;
 
 /// What a stream takes at a time, at most and at least. Small enough that all end together, large enough that a stream
 /// reads ahead.
-const SEGMENT: std::ops::RangeInclusive<u64> = 1 << 20..=16 << 20;
+const SEGMENT: std::ops::RangeInclusive<u64> = 1 << 20..=8 << 20;
 /// Time after which a stream begins no further segment (`docs/design/frames.md`: a body lasts at most about 60 s).
 const BODY_TIME: Duration = Duration::from_secs(40);
 /// How long the site waits at the commit for bytes that this host has already handed to its network.
@@ -269,7 +268,7 @@ async fn send_all(shared: &Arc<Shared>, plan: &UploadPlan, positioned: bool) -> 
         let Some(first) = shared.next_segment() else { break };
         let (shared, slots) = (shared.clone(), plan.slots.clone());
         streams.spawn(async move {
-            let _slot = slots.take().await;
+            let _slot = slots.take(shared.client.streams()).await;
             stream(&shared, first).await?;
             while let Some(next) = shared.next_segment() {
                 stream(&shared, next).await?;

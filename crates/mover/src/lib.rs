@@ -11,6 +11,7 @@
 //! | [`meter`] | where the time of a transfer's streams goes |
 //! | [`verdict`] | what holds a transfer up, by what a meter shows |
 //! | [`limit`] | holding a flow of bytes down to a speed |
+//! | [`slots`] | the streams that all files of a transfer share |
 //! | [`schedule`] | speeds by time of day |
 //!
 //! `docs/design/frames.md` is the format's text.
@@ -23,6 +24,7 @@ pub mod limit;
 pub mod meter;
 pub mod received;
 pub mod schedule;
+pub mod slots;
 pub mod tuning;
 pub mod verdict;
 
@@ -34,5 +36,6 @@ pub use limit::Bucket;
 pub use meter::{Meter, Wait};
 pub use received::ReceivedGroups;
 pub use schedule::Schedule;
+pub use slots::Slots;
 pub use tuning::Streams;
 pub use verdict::{Bottleneck, Verdict};

@@ -24,9 +24,8 @@ use percale_core::tree::{HashTree, group_count};
 use percale_core::{ByteRange, ErrorCode, ObjectPath};
 use percale_federation::Acting;
 use percale_mover::meter::InHand;
-use percale_mover::{Frame, Wait};
+use percale_mover::{Frame, Slots, Wait};
 use percale_store::SmallFile;
-use tokio::sync::Semaphore;
 
 pub use self::flow::Flow;
 pub use self::kept::{ForTask, Unfinished, is_of_task};
@@ -77,15 +76,12 @@ pub struct Fetch {
     first: Option<SiteId>,
     flow: Flow,
     /// How many streams large objects take, all together.
-    slots: Semaphore,
+    slots: Slots,
     /// What the streams of all large objects know of the sites that they ask.
     failing: Failing,
     /// The task that goes on with what was brought of large objects, if an attempt ends early.
     task: Option<ForTask>,
 }
-
-/// Most streams of large objects at once, wherever they come from.
-const SLOTS: usize = 32;
 
 /// A small object and the sites that are still to be asked for it; nothing stands for this one.
 struct Small {
@@ -100,7 +96,7 @@ impl Fetch {
     /// Makes one. `acting` is for whom other sites are asked, `first` the site that is asked before others, `flow` what the
     /// bytes keep to.
     pub fn new(app: AppState, goal: Become, acting: Acting, first: Option<SiteId>, flow: Flow) -> Self {
-        let (slots, failing) = (Semaphore::new(flow.at_most(SLOTS)), Failing::default());
+        let (slots, failing) = (Slots::default(), Failing::default());
         Self { app, goal: Arc::new(goal), acting, first, flow, slots, failing, task: None }
     }
 

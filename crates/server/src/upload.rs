@@ -222,7 +222,7 @@ impl Uploads {
     /// # Errors
     /// - `DigestMismatch` if the bytes are not those of the hash.
     /// - `LeaseExpired` if the upload lapsed or was committed meanwhile.
-    pub async fn write(&self, session: &Session, group: DataFrame) -> Result<()> {
+    pub async fn write(&self, session: &Arc<Session>, group: DataFrame) -> Result<()> {
         let group = tokio::task::spawn_blocking(move || group.verify().map(|()| group));
         let group = group
             .await
@@ -241,7 +241,7 @@ impl Uploads {
     ///
     /// # Errors
     /// `Conflict` if `offset` is not where the upload stands.
-    pub async fn append<S>(&self, session: &Session, offset: u64, body: &mut S) -> Result<ByteCount>
+    pub async fn append<S>(&self, session: &Arc<Session>, offset: u64, body: &mut S) -> Result<ByteCount>
     where
         S: futures::Stream<Item = Result<Bytes>> + Unpin + Send,
     {

@@ -138,3 +138,29 @@ async fn another_server_of_the_site_goes_on_within_the_file() {
     let _dead = std::mem::replace(&mut pair.target, other);
     pair.ends(&id, begun);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_put_goes_on_within_the_file_when_its_server_was_killed() {
+    let size = (faults::rounds("PERCALE_RESTART_MIB", 96) as usize) << 20;
+    let link = Link::start().await;
+    let mut site = Site::start(SiteOptions::new(env!("CARGO_BIN_EXE_percale")));
+    link.lead_to(site.url().trim_start_matches("https://").parse().unwrap());
+    let work = tempfile::tempdir().unwrap();
+    run(&site, &["store", "add", "disk", "--posix", work.path().join("store").to_str().unwrap()]);
+    run(&site, &["space", "create", "lab"]);
+    let file = work.path().join("large");
+    local_file(&file, 7, size as u64);
+    link.limit(RATE);
+    let mut put = site.command(&["put", "-q", file.to_str().unwrap(), FILE, "--url", &link.url()]);
+    let mut put = put.stdout(std::process::Stdio::null()).spawn().unwrap();
+    let passed = || link.passed(Way::There);
+    wait::until("half of the file to pass", SETTLE, || (passed() >= size / 2).then_some(()));
+    site.kill();
+    assert!(passed() < size, "it was on its way");
+    site.restart();
+    assert!(put.wait().unwrap().success());
+    let again = passed().saturating_sub(size + size / 100 + (1 << 20));
+    eprintln!("{} of {size} bytes passed: {again} again", passed());
+    assert!(again <= AGAIN, "{again} bytes were sent again");
+    run(&site, &["check", "--deep", FILE]);
+}

@@ -8,7 +8,7 @@ use percale_core::range::RangeSet;
 use percale_core::tree::HashTree;
 use percale_core::{ByteCount, ByteRange, ErrorCode};
 use percale_mover::tuning::cut;
-use percale_mover::{DataFrame, Frame, ReceivedGroups};
+use percale_mover::{DataFrame, Frame, ReceivedGroups, Slots};
 use tokio::sync::{OnceCell, mpsc};
 use tokio::task::JoinSet;
 
@@ -20,7 +20,6 @@ use crate::local::PartFile;
 use crate::progress::{Active, Progress};
 use crate::pull::parse_problem;
 use crate::read::verify;
-use crate::slots::Slots;
 use crate::upload::blocking;
 
 /// Smallest and largest range that a stream asks for at a time.
@@ -134,7 +133,7 @@ async fn receive(shared: &Arc<Shared>, slots: &Arc<Slots>) -> crate::Result<()> 
         for _ in 0..streams {
             let (shared, slots) = (shared.clone(), slots.clone());
             running.spawn(async move {
-                let _slot = slots.take().await;
+                let _slot = slots.take(shared.client.streams()).await;
                 loop {
                     let segment = lock(&shared.segments).pop_front();
                     let Some(segment) = segment else { return Ok(()) };

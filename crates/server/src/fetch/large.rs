@@ -22,9 +22,9 @@ use percale_core::{ByteCount, ByteRange, ErrorCode};
 use percale_federation::Acting;
 use percale_mover::meter::InHand;
 use percale_mover::tuning::cut;
-use percale_mover::{DataFrame, Frame, Wait};
+use percale_mover::{DataFrame, Frame, Slots, Wait};
 use percale_store::Stage;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::mpsc;
 
 use super::kept::Arrived;
 use super::{Flow, OPERATION};
@@ -32,7 +32,7 @@ use crate::{ApiError, AppState, Result};
 
 /// What a stream asks for at a time, at least and at most. Small enough that all end together, large enough that the round trip
 /// between two requests does not show.
-const SEGMENT: RangeInclusive<u64> = 4 << 20..=64 << 20;
+const SEGMENT: RangeInclusive<u64> = 1 << 20..=64 << 20;
 /// Groups that wait to be written in each stream.
 const QUEUED_GROUPS: usize = 4;
 
@@ -78,7 +78,9 @@ pub(super) struct Large<'a> {
     /// What is here of it.
     pub arrived: &'a Arrived,
     /// What the streams of all objects of a fetch share.
-    pub slots: &'a Semaphore,
+    pub slots: &'a Slots,
+    /// How many streams there are, for all of them together.
+    pub streams: usize,
     pub failing: &'a Failing,
     pub flow: &'a Flow,
     pub in_hand: &'a InHand<'a>,
@@ -101,9 +103,9 @@ impl Large<'_> {
     ///
     /// # Errors
     /// What the last site answered, or the store.
-    pub async fn bring(&self, sites: VecDeque<SiteId>, streams: usize, believed: Vec<u64>) -> Result<()> {
-        tokio::try_join!(self.check(believed), self.bring_missing(sites.clone(), streams))?;
-        self.bring_missing(sites, streams).await
+    pub async fn bring(&self, sites: VecDeque<SiteId>, believed: Vec<u64>) -> Result<()> {
+        tokio::try_join!(self.check(believed), self.bring_missing(sites.clone()))?;
+        self.bring_missing(sites).await
     }
 
     /// Reads groups back and forgets those that are wrong.
@@ -136,7 +138,7 @@ impl Large<'_> {
         verified.await.map_err(|error| ApiError::internal("hashing did not end").with_source(error))
     }
 
-    async fn bring_missing(&self, sites: VecDeque<SiteId>, streams: usize) -> Result<()> {
+    async fn bring_missing(&self, sites: VecDeque<SiteId>) -> Result<()> {
         let work = Mutex::new(Work { segments: VecDeque::new(), sites, fault: None });
         loop {
             let missing = self.arrived.missing();
@@ -150,8 +152,8 @@ impl Large<'_> {
                     let none = || ApiError::internal("a version without copies was fetched");
                     return Err(work.fault.take().unwrap_or_else(none));
                 }
-                work.segments = cut(&missing, streams, SEGMENT);
-                streams.min(work.segments.len())
+                work.segments = cut(&missing, self.streams, SEGMENT);
+                self.streams.min(work.segments.len())
             };
             let mut running: FuturesUnordered<_> =
                 (0..count).map(|_| self.stream_after_stream(&work).boxed()).collect();
@@ -168,7 +170,7 @@ impl Large<'_> {
     async fn stream_after_stream(&self, work: &Mutex<Work>) -> Result<()> {
         let mut pause = FIRST_PAUSE;
         loop {
-            let Ok(slot) = self.slots.acquire().await else { return Ok(()) };
+            let slot = self.slots.take(self.streams).await;
             let (segment, site) = {
                 let mut work = lock(work);
                 let Some(site) = work.sites.front().copied() else { return Ok(()) };

@@ -50,14 +50,14 @@ impl Fetch {
         let rtt = sites.front().and_then(|site| self.app.fabric.contact(*site).rtt);
         let streams = Streams::for_path(rtt);
         tracing::debug!(path = %wanted.version.path, %streams, "a large object is fetched");
-        let count = self.flow.choose(streams);
+        let streams = self.flow.choose(streams);
         let content = |staged| StagedContent { store: store.clone(), staged, tree: HashTree::clone(&tree) };
         let Some(task) = self.task.as_ref().filter(|_| Kept::is_for(store, wanted.version.size)) else {
             let (staging, options) = Staging::begin(&self.app, wanted)?;
             let stage = store.store.stage(options).await?;
             let arrived = Arrived::new(Held::new(tree.size(), tree.root()));
-            let large = self.streams(wanted, &tree, &*stage, &arrived, in_hand);
-            large.bring(sites, count, Vec::new()).await?;
+            let large = self.streams(wanted, &tree, &*stage, (&arrived, in_hand), streams);
+            large.bring(sites, Vec::new()).await?;
             let staged = finish(&self.flow, stage).await?;
             staging.keep();
             return Ok((content(staged), None));
@@ -66,9 +66,9 @@ impl Fetch {
         let brought = async {
             let stage = kept.stage().read().await;
             let stage = stage.as_deref().ok_or_else(|| ApiError::internal("nothing is staged"))?;
-            let large = self.streams(wanted, &tree, stage, kept.arrived(), in_hand);
+            let large = self.streams(wanted, &tree, stage, (kept.arrived(), in_hand), streams);
             tokio::select! {
-                brought = large.bring(sites, count, kept.believed()) => brought,
+                brought = large.bring(sites, kept.believed()) => brought,
                 lost = kept.keep() => Err(lost),
             }
         };
@@ -93,8 +93,8 @@ impl Fetch {
         wanted: &'a Wanted,
         tree: &Arc<HashTree>,
         stage: &'a dyn Stage,
-        arrived: &'a Arrived,
-        in_hand: &'a InHand<'a>,
+        (arrived, in_hand): (&'a Arrived, &'a InHand<'a>),
+        streams: usize,
     ) -> Large<'a> {
         Large {
             app: &self.app,
@@ -104,6 +104,7 @@ impl Fetch {
             stage,
             arrived,
             slots: &self.slots,
+            streams,
             failing: &self.failing,
             flow: &self.flow,
             in_hand,

@@ -1,5 +1,6 @@
 //! Resumable uploads: `/v1/uploads`.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::{Request, State};
@@ -166,7 +167,7 @@ async fn upload_frames(
     outcome
 }
 
-async fn take_frames<S>(app: &AppState, session: &Session, body: &mut S) -> Result<()>
+async fn take_frames<S>(app: &AppState, session: &Arc<Session>, body: &mut S) -> Result<()>
 where
     S: Stream<Item = Result<Bytes>> + Unpin + Send,
 {

@@ -20,10 +20,11 @@ use crate::error::{ApiError, Result};
 use crate::publish::key_for_stage;
 use crate::stores::OpenStore;
 
-/// Bytes after which what arrived is flushed and the marker written: what is sent again at most after a power failure.
-const MARK_EVERY: u64 = 64 << 20;
+/// Bytes after which what arrived is flushed and the marker written, while others arrive: this much, and what comes while
+/// the disk is flushed, is sent again after the server was killed.
+const MARK_EVERY: u64 = 8 << 20;
 /// A marker has 40 bytes for each MiB, so for large contents it is written less often: at most this many times.
-const MARKS: u64 = 256;
+const MARKS: u64 = 1024;
 
 /// What the lease of an upload keeps, version 1.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -73,6 +74,8 @@ impl Writing {
 pub(super) struct Arrived {
     pub(super) groups: ReceivedGroups,
     pub(super) unmarked: u64,
+    /// Whether a marker is being written.
+    pub(super) is_marking: bool,
     pub(super) renewed: Instant,
     pub(super) expires: Timestamp,
 }
@@ -118,6 +121,7 @@ impl Session {
             arrived: Mutex::new(Arrived {
                 groups,
                 unmarked: 0,
+                is_marking: false,
                 renewed: Instant::now(),
                 expires: lease.expires,
             }),
@@ -163,7 +167,7 @@ impl Session {
         }
     }
 
-    pub(super) async fn write(&self, group: &DataFrame) -> Result<()> {
+    pub(super) async fn write(self: &Arc<Self>, group: &DataFrame) -> Result<()> {
         let number = group.group();
         match self.arrived().groups.get(number) {
             Some(hash) if hash == group.hash => return Ok(()),
@@ -187,13 +191,20 @@ impl Session {
             }
             arrived.unmarked += group.bytes.len() as u64;
             let every = MARK_EVERY.max(self.body.size.0 / MARKS);
-            let is_due = arrived.unmarked >= every;
-            if is_due {
-                arrived.unmarked = 0;
-            }
+            let is_due = arrived.unmarked >= every && !arrived.is_marking;
+            arrived.is_marking |= is_due;
             is_due
         };
-        if is_due { self.mark().await } else { Ok(()) }
+        if is_due {
+            let session = self.clone();
+            tokio::spawn(async move {
+                if let Err(error) = session.mark().await {
+                    tracing::warn!(upload = %session.id, %error, "the marker of an upload was not written; more may have to be sent again");
+                }
+                session.arrived().is_marking = false;
+            });
+        }
+        Ok(())
     }
 
     /// Flushes what arrived and writes the marker, in this order: the marker never names what a power failure can take.
@@ -205,7 +216,11 @@ impl Session {
             return Ok(());
         }
         let _one = self.marking.lock().await;
-        let groups = self.arrived().groups.clone();
+        let groups = {
+            let mut arrived = self.arrived();
+            arrived.unmarked = 0;
+            arrived.groups.clone()
+        };
         let writing = self.writing.read().await;
         let Some(stage) = writing.as_ref().and_then(Writing::stage) else { return Ok(()) };
         stage.sync_progress().await?;

@@ -7,6 +7,7 @@
 //! ([`TlsConfigs::choose`]): only they are asked for a certificate, since browsers that are asked bother their users.
 
 mod own_ca;
+mod roots;
 mod site;
 
 use std::fmt;
@@ -14,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 use percale_core::Timestamp;
+use rustls::client::WebPkiServerVerifier;
 use rustls::crypto::CryptoProvider;
 use rustls::crypto::aws_lc_rs::{self, cipher_suite};
 use rustls::pki_types::pem::PemObject;
@@ -22,6 +24,7 @@ use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 
+use roots::{FileThenSystem, system_roots};
 pub use site::{
     SITE_ALPN, SiteCertificate, is_unexpected_key, peer_key, site_client_config, site_peer,
     unpinned_client_config, visitor_config,
@@ -199,36 +202,38 @@ pub fn install_crypto_provider() {
 /// [`ErrorKind::Malformed`]: the file holds no certificate, or one that is broken. [`ErrorKind::Io`]: it cannot be read, or
 /// none is given and the system has no trusted certificates (on Debian they are in the package `ca-certificates`).
 pub fn client_config(ca_file: Option<&Path>) -> Result<ClientConfig, Error> {
-    let mut roots = RootCertStore::empty();
-    let native = rustls_native_certs::load_native_certs();
-    // A broken one among the system's is no reason not to use the others.
-    roots.add_parsable_certificates(native.certs);
-    match ca_file {
-        Some(path) => {
-            for certificate in read_certificates(path)? {
-                roots.add(certificate).map_err(|error| {
-                    let what = format!("a certificate is broken in {}", path.display());
-                    Error::new(ErrorKind::Malformed, what).with_source(error)
-                })?;
-            }
-        }
-        None if roots.is_empty() => {
-            let error = Error::new(
-                ErrorKind::Io,
-                "cannot find the system's trusted certificates; install the package ca-certificates, or name a CA file",
-            );
-            return Err(match native.errors.into_iter().next() {
-                Some(source) => error.with_source(source),
-                None => error,
-            });
-        }
-        None => {}
-    }
-    let mut config = ClientConfig::builder_with_provider(provider())
+    let builder = ClientConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()
-        .map_err(|error| Error::new(ErrorKind::Crypto, "cannot set up TLS").with_source(error))?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
+        .map_err(|error| Error::new(ErrorKind::Crypto, "cannot set up TLS").with_source(error))?;
+    let builder = match ca_file {
+        Some(path) => {
+            let broken = || format!("a certificate is broken in {}", path.display());
+            let mut file = RootCertStore::empty();
+            for certificate in read_certificates(path)? {
+                file.add(certificate)
+                    .map_err(|error| Error::new(ErrorKind::Malformed, broken()).with_source(error))?;
+            }
+            let file = WebPkiServerVerifier::builder_with_provider(file.into(), provider()).build();
+            let file = file.map_err(|error| Error::new(ErrorKind::Malformed, broken()).with_source(error))?;
+            let verifier = FileThenSystem::new(file, provider());
+            builder.dangerous().with_custom_certificate_verifier(Arc::new(verifier))
+        }
+        None => {
+            let (roots, errors) = system_roots();
+            if roots.is_empty() {
+                let error = Error::new(
+                    ErrorKind::Io,
+                    "cannot find the system's trusted certificates; install the package ca-certificates, or name a CA file",
+                );
+                return Err(match errors.into_iter().next() {
+                    Some(source) => error.with_source(source),
+                    None => error,
+                });
+            }
+            builder.with_root_certificates(roots)
+        }
+    };
+    let mut config = builder.with_no_client_auth();
     config.alpn_protocols = vec![ALPN.to_vec()];
     Ok(config)
 }
