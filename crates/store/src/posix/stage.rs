@@ -51,8 +51,8 @@ pub(super) struct StageArea {
 /// Tells whether a file lies in memory: on a tmpfs.
 fn is_memory(file: &OwnedFd) -> bool {
     /// `TMPFS_MAGIC` of `linux/magic.h`.
-    const TMPFS: i64 = 0x0102_1994;
-    rustix::fs::fstatfs(file).is_ok_and(|fs| fs.f_type as i64 == TMPFS)
+    const TMPFS: rustix::fs::FsWord = 0x0102_1994;
+    rustix::fs::fstatfs(file).is_ok_and(|fs| fs.f_type == TMPFS)
 }
 
 fn fail(operation: Operation, token: &StageToken) -> impl Fn(Errno) -> Error {
