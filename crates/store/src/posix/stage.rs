@@ -48,11 +48,18 @@ pub(super) struct StageArea {
     fences: Mutex<HashMap<Fence, Arc<OwnedFd>>>,
 }
 
-/// Tells whether a file lies in memory: on a tmpfs.
-fn is_memory(file: &OwnedFd) -> bool {
+/// Sets room aside for a file. Not every file system can; the disk may then be found full later.
+fn reserve(file: &OwnedFd, size: u64) -> rustix::io::Result<()> {
     /// `TMPFS_MAGIC` of `linux/magic.h`.
     const TMPFS: rustix::fs::FsWord = 0x0102_1994;
-    rustix::fs::fstatfs(file).is_ok_and(|fs| fs.f_type == TMPFS)
+    if rustix::fs::fstatfs(file)?.f_type != TMPFS {
+        return rustix::fs::fallocate(file, FallocateFlags::KEEP_SIZE, 0, size);
+    }
+    // Memory would be cleared first, 0.2 s for 1 GB, so it is only seen whether there is enough.
+    let there = (rustix::fs::fstat(file)?.st_blocks as u64).saturating_mul(512);
+    let free = rustix::fs::fstatvfs(file)?;
+    let room = free.f_bavail.saturating_mul(free.f_frsize);
+    if room < size.saturating_sub(there) { Err(Errno::NOSPC) } else { Ok(()) }
 }
 
 fn fail(operation: Operation, token: &StageToken) -> impl Fn(Errno) -> Error {
@@ -119,11 +126,8 @@ impl StageArea {
         let file = self
             .create(&dir, token.name(), OFlags::RDWR | exclusive)
             .map_err(fail(Operation::Stage, &token))?;
-        // In memory it would clear all of it first, 0.2 s for 1 GB, and save nothing.
-        let reserves = |size: &ByteCount| size.0 >= RESERVE_FROM && !is_memory(&file);
-        if let Some(size) = size.filter(reserves) {
-            // Not every file system can; the disk may then be found full later.
-            let reserved = rustix::fs::fallocate(&file, FallocateFlags::KEEP_SIZE, 0, size.0);
+        if let Some(size) = size.filter(|size| size.0 >= RESERVE_FROM) {
+            let reserved = reserve(&file, size.0);
             if let Err(errno @ (Errno::NOSPC | Errno::DQUOT | Errno::FBIG)) = reserved {
                 if !resume {
                     remove(&dir, token.name()).map_err(fail(Operation::Stage, &token))?;
