@@ -2,15 +2,15 @@
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use percale_testkit::data::content;
 
 use crate::lab::{Lab, Ran, finished, ran, tree};
 
-/// Hands on what comes for a site, and breaks each connection after some bytes.
+/// Hands on what comes for a site, and after some bytes breaks the connection that they came over, again and again.
 struct Proxy {
     address: SocketAddr,
     broken: Arc<AtomicU64>,
@@ -18,32 +18,41 @@ struct Proxy {
 }
 
 impl Proxy {
-    /// Connections end after `least` bytes and up to four times as many.
+    /// There is a break each `least` bytes and up to four times as many, on however many connections they travel: how often
+    /// it breaks follows from the size of what is moved alone.
     fn start(site: SocketAddr, least: u64) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let (broken, stopped) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
         let proxy = Self { address, broken: broken.clone(), stopped: stopped.clone() };
         std::thread::spawn(move || {
-            for (number, client) in (0_u64..).zip(listener.incoming()) {
+            // Bytes until the next break, and the number of those before it.
+            let next = Arc::new(Mutex::new((least, 0_u64)));
+            for client in listener.incoming() {
                 if stopped.load(Ordering::Relaxed) {
                     return;
                 }
                 let (Ok(client), Ok(server)) = (client, TcpStream::connect(site)) else { continue };
-                // A fixed sequence, not a clock: the test is the same each time.
-                let limit = least + least * (number * 7 % 4);
-                let left = Arc::new(AtomicU64::new(limit));
                 for (mut from, mut to) in
                     [(client.try_clone().unwrap(), server.try_clone().unwrap()), (server, client)]
                 {
-                    let (left, broken) = (left.clone(), broken.clone());
+                    let (next, broken) = (next.clone(), broken.clone());
                     std::thread::spawn(move || {
                         let mut buffer = vec![0; 64 << 10];
                         while let Ok(len @ 1..) = from.read(&mut buffer) {
-                            let before = left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
-                                Some(left.saturating_sub(len as u64))
-                            });
-                            if before.unwrap() <= len as u64 {
+                            let breaks = {
+                                let (left, number) = &mut *next.lock().unwrap();
+                                let breaks = *left <= len as u64;
+                                if breaks {
+                                    // A fixed sequence, not a clock: the test is the same each time.
+                                    *number += 1;
+                                    *left = least + least * (*number * 7 % 4);
+                                } else {
+                                    *left -= len as u64;
+                                }
+                                breaks
+                            };
+                            if breaks {
                                 broken.fetch_add(1, Ordering::Relaxed);
                                 break;
                             }
