@@ -374,7 +374,7 @@ pub struct CopyReport {
     pub version: VersionId,
     /// The store.
     pub store: StoreId,
-    /// Where it lies; new copies only.
+    /// Where it lies. A report about a copy whose place was taken by another is of no effect.
     #[serde(default)]
     pub key: Option<String>,
     /// Its state.

@@ -75,6 +75,11 @@ enum Verdict {
     Fits(Option<RootHash>),
 }
 
+/// Tells whether a report is about a copy that is known, and not about one whose place it took.
+fn is_about(report: &ReplicaReport, row: &ReplicaRow) -> bool {
+    report.key.as_ref().is_none_or(|key| *key == row.replica.key)
+}
+
 /// Compares a report with what is known of the copy. The object is locked.
 async fn judge<T: Tx>(
     batch: &mut Batch<'_, T>,
@@ -230,6 +235,11 @@ async fn report_one<T: Tx>(batch: &mut Batch<'_, T>, report: &ReplicaReport) -> 
     let sp = space.sp;
     crate::store::own(&*batch.store(*store).await?)?;
     let mut row = copy_of(batch, sp, *version, *store).await?;
+    if !is_about(report, &row) {
+        let message =
+            format!("another copy of version {version} on store {store} took the place of the one looked at");
+        return Err(Error::new(ErrorKind::NotFound, message));
+    }
     let current = current_of(batch, &row).await?;
     let conflict = |message| Err(Error::new(ErrorKind::Conflict { version: Some(*version) }, message));
     let root = match judge(batch, &row, current.as_ref(), report).await? {
@@ -251,7 +261,11 @@ async fn report_one<T: Tx>(batch: &mut Batch<'_, T>, report: &ReplicaReport) -> 
         let stored = || StoredReport {
             sp,
             st: row.st,
-            row: OutboxRow { number: 0, home, report: report.clone() },
+            row: OutboxRow {
+                number: 0,
+                home,
+                report: ReplicaReport { key: Some(row.replica.key.clone()), ..report.clone() },
+            },
             passed: None,
         };
         return Ok(Reported { sp, item: None, to_home: is_news.then(stored) });
@@ -322,7 +336,8 @@ async fn report_one_from<T: Tx>(
     let ReplicaReport { version, store, .. } = report;
     store_of(batch, *store, site, here).await?;
     let Some(sp) = home_space(batch, report.space).await? else { return Ok(Answered::Gone) };
-    let Some(mut row) = find_copy(batch, sp, *version, *store).await? else { return Ok(Answered::Gone) };
+    let row = find_copy(batch, sp, *version, *store).await?;
+    let Some(mut row) = row.filter(|row| is_about(report, row)) else { return Ok(Answered::Gone) };
     let current = current_of(batch, &row).await?;
     let items = items.entry(sp).or_default();
     Ok(match judge(batch, &row, current.as_ref(), report).await? {
@@ -418,9 +433,8 @@ async fn settle<T: Tx>(batch: &mut Batch<'_, T>, stored: &StoredReport, answer: 
     let known = passed.map(|passed| (passed.state, passed.generation.clone())).or(refused);
     let report = &stored.row.report;
     let Some((state, generation)) = known else { return Ok(()) };
-    let Some(mut row) = find_copy(batch, stored.sp, report.version, report.store).await? else {
-        return Ok(());
-    };
+    let row = find_copy(batch, stored.sp, report.version, report.store).await?;
+    let Some(mut row) = row.filter(|row| is_about(report, row)) else { return Ok(()) };
     row.replica.state = state;
     row.replica.generation = generation;
     batch.change_replica(row);
@@ -436,7 +450,8 @@ pub(crate) async fn record_waiting<T: Tx>(batch: &mut Batch<'_, T>, sp: i64) -> 
     let mut seen = HashSet::new();
     for StoredReport { st, row: OutboxRow { report, .. }, .. } in &rows {
         let ReplicaReport { version, store, .. } = report;
-        let Some(row) = find_copy(batch, sp, *version, *store).await? else { continue };
+        let row = find_copy(batch, sp, *version, *store).await?;
+        let Some(row) = row.filter(|row| is_about(report, row)) else { continue };
         let current = current_of(batch, &row).await?;
         let root = match judge(batch, &row, current.as_ref(), report).await? {
             Verdict::Fits(root) => root,

@@ -79,7 +79,7 @@ async fn once(fabric: &Fabric) -> Result<bool> {
             space: report.space,
             version: report.version,
             store: report.store,
-            key: None,
+            key: report.key,
             state: report.state,
             generation: report.generation,
             root: report.root,

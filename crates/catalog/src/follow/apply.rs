@@ -386,6 +386,16 @@ impl<T: Tx> Applier<'_, '_, T> {
         self.require_empty(collections).await
     }
 
+    /// Makes the row of a copy of a version that may have had another on the same store.
+    async fn further_copy(&mut self, item: ReplicaItem, entry: u64) -> Result<ReplicaRow> {
+        let row = self.new_copy(item, entry).await?;
+        if row.is_own {
+            let copy = (self.sp, row.replica.version, row.st);
+            outbox::forget_overtaken(self.batch.tx, copy, &row.replica.key).await?;
+        }
+        Ok(row)
+    }
+
     /// Makes the row of a copy that is not here yet.
     async fn new_copy(&mut self, item: ReplicaItem, entry: u64) -> Result<ReplicaRow> {
         let ReplicaItem { version, store, state, key, generation, .. } = item;
@@ -421,12 +431,12 @@ impl<T: Tx> Applier<'_, '_, T> {
         let st = self.places.get(item.store)?.st;
         match rows.into_iter().find(|row| row.st == st) {
             None => {
-                let copy = self.new_copy(item, entry).await?;
+                let copy = self.further_copy(item, entry).await?;
                 self.batch.add_replica(copy);
             }
             // Other bytes took the place of those that were there.
             Some(row) if row.replica.key != item.key => {
-                let copy = self.new_copy(item, entry).await?;
+                let copy = self.further_copy(item, entry).await?;
                 self.batch.remove_copy(row);
                 self.batch.add_replica(copy);
             }

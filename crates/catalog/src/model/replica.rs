@@ -42,6 +42,9 @@ pub struct ReplicaReport {
     pub version: VersionId,
     /// The store.
     pub store: StoreId,
+    /// Where the copy lies that was looked at. A report about one whose place was taken by another is of no effect there;
+    /// nothing means the one that is known.
+    pub key: Option<String>,
     /// Its state now.
     pub state: ReplicaState,
     /// What tells its content from the next; nothing leaves the known one.

@@ -17,6 +17,9 @@ use crate::model::{OutboxRow, ReplicaReport};
 pub(crate) struct ReportBody {
     /// 1.
     pub v: u32,
+    /// Where the copy lies; not in rows from before it was noted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
     pub state: ReplicaState,
     #[serde(default)]
     pub generation: Option<String>,
@@ -27,6 +30,12 @@ pub(crate) struct ReportBody {
     /// The last record about the copy that was passed over.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub passed: Option<Passed>,
+}
+
+impl ReportBody {
+    fn is_about(&self, key: &str) -> bool {
+        self.key.as_deref().is_none_or(|own| own == key)
+    }
 }
 
 /// What a record said about a copy.
@@ -102,12 +111,12 @@ fn decode(row: &mut Row) -> Result<StoredReport> {
     let version = VersionId(row.number()?);
     let st = row.int()?;
     let store = StoreId(row.uuid()?);
-    let ReportBody { v, state, generation, root, is_checked, passed } = row.json()?;
+    let ReportBody { v, key, state, generation, root, is_checked, passed } = row.json()?;
     if v != 1 {
         let message = format!("report {number} has form {v}, which this release does not know");
         return Err(Error::unsupported(message));
     }
-    let report = ReplicaReport { space, version, store, state, generation, root, is_checked };
+    let report = ReplicaReport { space, version, store, key, state, generation, root, is_checked };
     Ok(StoredReport { sp, st, row: OutboxRow { number, home, report }, passed })
 }
 
@@ -138,6 +147,7 @@ pub(crate) async fn insert<T: Tx>(tx: &T, reports: &[StoredReport]) -> Result<()
     for StoredReport { sp, st, row: OutboxRow { number, report, .. }, passed } in reports {
         let body = ReportBody {
             v: 1,
+            key: report.key.clone(),
             state: report.state,
             generation: report.generation.clone(),
             root: report.root,
@@ -156,7 +166,7 @@ pub(crate) async fn delete<T: Tx>(tx: &T, numbers: Vec<u64>) -> Result<u64> {
 
 static BODIES: Sql = Sql::both("SELECT number, body FROM outbox WHERE sp = $1 AND version = $2 AND st = $3");
 static BODIES_AND_COPIES: Sql = Sql::both(
-    "SELECT o.number, o.body, r.state, r.generation FROM outbox o \
+    "SELECT o.number, o.body, r.state, r.generation, r.key FROM outbox o \
      JOIN replica r ON r.sp = o.sp AND r.version = o.version AND r.st = o.st WHERE o.sp = $1",
 );
 static SCAN: Sql = Sql::both(concat!(
@@ -184,16 +194,34 @@ pub(crate) async fn pass<T: Tx>(tx: &T, copy: (i64, VersionId, i64), passed: Pas
 }
 
 /// Notes with all reports that wait about copies of a space what the home knows of those copies at a position: the rows
-/// as a snapshot gave them.
+/// as a snapshot gave them. Those about copies whose place was taken by others are forgotten.
 pub(crate) async fn pass_all<T: Tx>(tx: &T, sp: i64, position: Position) -> Result<()> {
-    let mut changed = Vec::new();
+    let (mut changed, mut overtaken) = (Vec::new(), Vec::new());
     for mut row in tx.query(&BODIES_AND_COPIES, row![sp]).await? {
         let number = row.number()?;
         let body: ReportBody = row.json()?;
         let passed = Passed { position, state: row.parse()?, generation: row.opt_text()? };
-        changed.push(row![to_json(&ReportBody { passed: Some(passed), ..body })?, number]);
+        if body.is_about(&row.text()?) {
+            changed.push(row![to_json(&ReportBody { passed: Some(passed), ..body })?, number]);
+        } else {
+            overtaken.push(number);
+        }
     }
+    delete(tx, overtaken).await?;
     tx.execute_many(&SET_BODY, changed).await.map(drop)
+}
+
+/// Forgets the reports that wait about what lay at other keys, now that a copy lies at this one: their home would not know
+/// what they are about.
+pub(crate) async fn forget_overtaken<T: Tx>(tx: &T, copy: (i64, VersionId, i64), key: &str) -> Result<()> {
+    let mut overtaken = Vec::new();
+    for mut row in tx.query(&BODIES, row![copy.0, copy.1, copy.2]).await? {
+        let number = row.number()?;
+        if !row.json::<ReportBody>()?.is_about(key) {
+            overtaken.push(number);
+        }
+    }
+    delete(tx, overtaken).await.map(drop)
 }
 
 /// Returns the reports about copies in a space, in their order. Without a home it is nil.

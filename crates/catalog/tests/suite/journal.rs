@@ -180,6 +180,7 @@ async fn the_journal_rebuilds_the_namespace(site: Site) {
         space: site.space.id,
         version,
         store: site.store,
+        key: None,
         state: ReplicaState::Suspect,
         generation: None,
         root: None,

@@ -12,6 +12,7 @@ fn report(site: &Site, version: VersionId, state: ReplicaState) -> ReplicaReport
         space: site.space.id,
         version,
         store: site.store,
+        key: None,
         state,
         generation: None,
         root: None,
@@ -50,7 +51,9 @@ async fn a_report_counts_here_and_waits_for_the_home(site: Site) {
     say(&site, report(&site, x, ReplicaState::Suspect)).await.unwrap();
     let rows = site.catalog.outbox(10).await.unwrap();
     assert_eq!(rows.len(), 1, "what is known is not said twice");
-    assert_eq!((rows[0].home, &rows[0].report), (home, &report(&site, x, ReplicaState::Suspect)));
+    // The home has to know which copy it is about.
+    let expected = ReplicaReport { key: Some("lab/x".into()), ..report(&site, x, ReplicaState::Suspect) };
+    assert_eq!((rows[0].home, &rows[0].report), (home, &expected));
     let refused = say(&site, report(&site, x, ReplicaState::Unverified)).await;
     assert!(matches!(kind(refused), ErrorKind::Conflict { .. }));
     say(&site, report(&site, x, ReplicaState::Good)).await.unwrap();
@@ -98,7 +101,8 @@ async fn a_root_that_was_found_here_is_for_the_home_to_give(site: Site) {
     let commit = Commit::new(intent.id, ByteCount(1), None);
     let x = site.catalog.commit(vec![commit]).await.pop().unwrap().unwrap().version;
     site.set_home(site.space.id, SiteId::new()).await;
-    let hashed = ReplicaReport { root: Some(root(1)), ..report(&site, x, ReplicaState::Good) };
+    let found = report(&site, x, ReplicaState::Good);
+    let hashed = ReplicaReport { key: Some("lab/x".into()), root: Some(root(1)), ..found };
     say(&site, hashed.clone()).await.unwrap();
     assert_eq!(site.stat("/lab/x").await.unwrap().content.unwrap().root, None);
     assert_eq!(site.catalog.outbox(10).await.unwrap()[0].report, hashed);

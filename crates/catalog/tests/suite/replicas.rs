@@ -11,6 +11,7 @@ fn report(site: &Site, version: percale_core::ids::VersionId, state: ReplicaStat
         space: site.space.id,
         version,
         store: site.store,
+        key: None,
         state,
         generation: None,
         root: None,

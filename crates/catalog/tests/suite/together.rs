@@ -104,6 +104,22 @@ impl Run {
         self.arrive(at, Some(open.version), ArrivalBody::Copy { size: open.size, root }).await;
     }
 
+    /// Adds a copy on the other site's store.
+    async fn add_copy(&self, version: percale_core::ids::VersionId, key: &str) {
+        let copy = NewCopy {
+            id: ArrivalId::new(),
+            space: self.pair.space(),
+            version,
+            store: self.store(),
+            key: key.into(),
+            generation: None,
+            root: root(7),
+        };
+        let home = &self.pair.home;
+        let added = home.catalog.add_copies(Some(self.own), &home.admin, vec![copy]).await.pop().unwrap();
+        assert!(matches!(added.unwrap(), CopyAnswer::Added { .. }));
+    }
+
     /// What whoever comes next does with all arrivals.
     async fn go_on(&mut self) {
         let own = self.pair.own.catalog.clone();
@@ -170,6 +186,7 @@ impl Run {
             space: copy.space,
             version: copy.replica.version,
             store: self.store(),
+            key: self.random.chance(0.5).then(|| copy.replica.key.clone()),
             state: *self.random.pick(&states),
             generation: self.random.chance(0.3).then(|| "again".to_owned()),
             root: None,
@@ -294,44 +311,27 @@ async fn nothing_is_lost_and_nothing_left_over(site: Site) {
     }
 }
 
+/// Two sites of which the other has a copy of a version of the home's, at a key.
+async fn with_a_copy(site: Site, key: &str) -> (Run, percale_core::ids::VersionId) {
+    let run = Run::of(site, 1).await;
+    let (home, lab) = (&run.pair.home, path("/lab"));
+    let write = percale_core::access::Permission::Write;
+    home.catalog.set_grant(&home.admin, &lab, subject("owner"), write).await.unwrap();
+    let version = home.put("/lab/x", 7).await.version;
+    run.pair.catch_up(10).await;
+    run.add_copy(version, key).await;
+    run.pair.catch_up(10).await;
+    (run, version)
+}
+
 /// What the home knows of a copy while a report about it is on its way is not forgotten.
 async fn a_record_that_was_passed_over_counts_after_the_answer(site: Site) {
-    let mut run = Run::of(site, 1).await;
-    run.pair
-        .home
-        .catalog
-        .set_grant(
-            &run.pair.home.admin,
-            &path("/lab"),
-            subject("owner"),
-            percale_core::access::Permission::Write,
-        )
-        .await
-        .unwrap();
-    let home = run.pair.home.put("/lab/x", 7).await;
-    run.pair.catch_up(10).await;
-    let copy = NewCopy {
-        id: ArrivalId::new(),
-        space: run.pair.space(),
-        version: home.version,
-        store: run.store(),
-        key: "lab/x".into(),
-        generation: None,
-        root: root(7),
-    };
-    run.pair
-        .home
-        .catalog
-        .add_copies(Some(run.own), &run.pair.home.admin, vec![copy])
-        .await
-        .pop()
-        .unwrap()
-        .unwrap();
-    run.pair.catch_up(10).await;
+    let (mut run, version) = with_a_copy(site, "lab/x").await;
     let report = |state| ReplicaReport {
         space: run.pair.space(),
-        version: home.version,
+        version,
         store: run.store(),
+        key: None,
         state,
         generation: None,
         root: None,
@@ -374,4 +374,54 @@ async fn a_record_that_was_passed_over_counts_after_the_answer(site: Site) {
     run.end().await;
 }
 
-on_both!(nothing_is_lost_and_nothing_left_over, a_record_that_was_passed_over_counts_after_the_answer,);
+/// A report about a copy says nothing of the one that took its place meanwhile.
+async fn a_report_that_a_new_copy_overtook_is_of_no_effect(site: Site) {
+    let (mut run, version) = with_a_copy(site, "lab/old").await;
+    let own = run.pair.own.catalog.clone();
+    let say = async |state| {
+        let (space, store) = (run.pair.space(), run.store());
+        let report = ReplicaReport {
+            space,
+            version,
+            store,
+            key: None,
+            state,
+            generation: None,
+            root: None,
+            is_checked: true,
+        };
+        own.report_replicas(&run.pair.own.admin, vec![report]).await.pop().unwrap().unwrap();
+        own.outbox(10).await.unwrap().pop().unwrap()
+    };
+    let (mut old, mut answers) = ("lab/old", Vec::new());
+    for (new, is_followed_first) in [("lab/new", false), ("lab/newer", true)] {
+        let suspect = say(ReplicaState::Suspect).await;
+        let noted = run.pair.home.catalog.report_from(run.own, vec![suspect.report]).await.pop().unwrap();
+        own.outbox_done(vec![OutboxDone { number: suspect.number, answer: noted.unwrap() }]).await.unwrap();
+        let lost = say(ReplicaState::Lost).await;
+        assert_eq!(lost.report.key.as_deref(), Some(old));
+        run.add_copy(version, new).await;
+        let told = run.pair.home.catalog.report_from(run.own, vec![lost.report]).await.pop().unwrap();
+        answers.push(told.as_ref().unwrap().clone());
+        if is_followed_first {
+            run.pair.catch_up(10).await;
+            assert_eq!(own.outbox(10).await.unwrap(), [], "nobody has to hear of it any more");
+        }
+        own.outbox_done(vec![OutboxDone { number: lost.number, answer: told.unwrap() }]).await.unwrap();
+        run.pair.catch_up(10).await;
+        run.pair.assert_same().await;
+        let open = run.pair.home.catalog.open_object(&run.pair.home.admin, &path("/lab/x"), None).await;
+        let copy = open.unwrap().replicas.into_iter().find(|copy| copy.store == run.store()).unwrap();
+        assert_eq!((copy.key.as_str(), copy.state), (new, ReplicaState::Good));
+        old = new;
+    }
+    assert_eq!(answers, [ReportAnswer::Gone, ReportAnswer::Gone]);
+    run.files.insert("lab/newer".into());
+    run.end().await;
+}
+
+on_both!(
+    nothing_is_lost_and_nothing_left_over,
+    a_record_that_was_passed_over_counts_after_the_answer,
+    a_report_that_a_new_copy_overtook_is_of_no_effect,
+);

@@ -306,8 +306,17 @@ async fn copies(
                 new.push(NewCopy { id: ArrivalId(id), space, version, store, key, generation, root });
                 new_at.push(at);
             }
-            _ => {
-                states.push(ReplicaReport { space, version, store, state, generation, root, is_checked });
+            (_, key, _) => {
+                states.push(ReplicaReport {
+                    space,
+                    version,
+                    store,
+                    key,
+                    state,
+                    generation,
+                    root,
+                    is_checked,
+                });
                 states_at.push(at);
             }
         }
