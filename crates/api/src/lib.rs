@@ -8,6 +8,7 @@ pub mod digest_fields;
 pub mod entries;
 pub mod peer;
 pub mod problem;
+pub mod receipt;
 pub mod site;
 pub mod spaces;
 pub mod tasks;

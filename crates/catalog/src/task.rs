@@ -13,8 +13,8 @@ use crate::catalog::Catalog;
 use crate::engine::{Change, Query, Tx};
 use crate::error::{Error, ErrorKind, Result};
 use crate::model::{
-    LeaseKind, MAX_TASK_ITEMS, MAX_VAIN_ATTEMPTS, NewTask, Page, Task, TaskEvent, TaskFault, TaskFilter,
-    TaskHolder, TaskItem, TaskOutcome, TaskProgress, TaskReport,
+    LeaseKind, MAX_TASK_ITEMS, MAX_VAIN_ATTEMPTS, NewTask, Page, Task, TaskCopies, TaskCopy, TaskEvent,
+    TaskFault, TaskFilter, TaskHolder, TaskItem, TaskOutcome, TaskProgress, TaskReport,
 };
 use crate::publish::prove_lease;
 use crate::rows::Lock;
@@ -135,6 +135,28 @@ impl Catalog {
             limit: limit.clamp(1, MAX_PAGE),
         })
         .await
+    }
+
+    /// Returns how much a task has brought, over all its attempts.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    pub async fn task_copy_sums(&self, caller: &Caller, id: TaskId) -> Result<TaskCopies> {
+        self.ask(CopySums { of: OfCaller { caller: caller.clone(), id } }).await
+    }
+
+    /// Returns some of what a task has brought behind copy number `after` (0: from the first one), at most
+    /// [`MAX_TASK_COPIES`](crate::MAX_TASK_COPIES), with the number of the last one; nothing at the end.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    pub async fn task_copies(
+        &self,
+        caller: &Caller,
+        id: TaskId,
+        after: u64,
+    ) -> Result<Option<(u64, Vec<TaskCopy>)>> {
+        self.ask(Copies { of: OfCaller { caller: caller.clone(), id }, after }).await
     }
 
     /// Returns what happened to a task behind event number `after` (0: from the beginning), at most 10 000 events.
@@ -362,6 +384,9 @@ impl Change for Progress {
             let kept = report.items.get(..room.min(report.items.len())).unwrap_or_default();
             task::insert_items(batch.tx, *id, known, kept).await?;
         }
+        if !report.copies.is_empty() {
+            task::insert_copies(batch.tx, *id, &report.copies).await?;
+        }
         if report.cursor.is_some() {
             task.cursor = report.cursor.clone();
         }
@@ -494,5 +519,30 @@ impl Query for Events {
     async fn run<T: Tx>(&self, tx: &T) -> Result<Vec<TaskEvent>> {
         self.of.run(tx).await?;
         task::events(tx, self.of.id, self.after).await
+    }
+}
+
+struct CopySums {
+    of: OfCaller,
+}
+
+impl Query for CopySums {
+    type Out = TaskCopies;
+    async fn run<T: Tx>(&self, tx: &T) -> Result<TaskCopies> {
+        self.of.run(tx).await?;
+        task::copy_sums(tx, self.of.id).await
+    }
+}
+
+struct Copies {
+    of: OfCaller,
+    after: u64,
+}
+
+impl Query for Copies {
+    type Out = Option<(u64, Vec<TaskCopy>)>;
+    async fn run<T: Tx>(&self, tx: &T) -> Result<Self::Out> {
+        self.of.run(tx).await?;
+        task::copies(tx, self.of.id, self.after).await
     }
 }

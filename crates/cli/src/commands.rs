@@ -16,6 +16,7 @@ pub mod locate;
 pub mod login;
 pub mod ls;
 pub mod namespace;
+pub mod receipt;
 pub mod replicate;
 pub mod serve;
 pub mod site;

@@ -11,6 +11,7 @@
 //! | [`pull`] | frames as they come, for whoever stores them itself |
 //! | [`peer`] | calls between sites |
 //! | [`events`] | what changes in a space, as it happens |
+//! | [`receipt`] | receipts of tasks, fetched and checked |
 //! | [`progress`] | how far a transfer is, for whoever shows it |
 //! | [`error`] | [`Error`] |
 //!
@@ -33,6 +34,7 @@ pub mod pull;
 mod push;
 pub mod put;
 pub mod read;
+pub mod receipt;
 pub mod report;
 mod retry;
 mod sites;

@@ -10,18 +10,18 @@ mod kept;
 mod large;
 mod whole;
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt as _, stream};
 use percale_api::uploads::PullItem;
-use percale_catalog::{OpenVersion, Space};
+use percale_catalog::{Committed, OpenVersion, Space, TaskCopy, Verified};
 use percale_client::pull::{FrameStream, parse_problem};
 use percale_core::ids::{SiteId, StoreId, VersionId};
 use percale_core::tree::{HashTree, group_count};
-use percale_core::{ByteRange, ErrorCode, ObjectPath};
+use percale_core::{ByteRange, ErrorCode, ObjectPath, Timestamp};
 use percale_federation::Acting;
 use percale_mover::meter::InHand;
 use percale_mover::{Frame, Slots, Wait};
@@ -56,8 +56,41 @@ pub struct Wanted {
     pub store: Arc<OpenStore>,
 }
 
+/// What was brought.
+#[derive(Debug, Clone)]
+pub struct Brought {
+    /// Whether it has a name.
+    pub copied: Copied,
+    /// What it is, as a receipt lists it.
+    pub copy: TaskCopy,
+}
+
 /// Is called with what became of a copy.
-pub type OnEnd<'a> = &'a (dyn Fn(&OpenVersion, Result<Copied>) + Sync);
+pub type OnEnd<'a> = &'a (dyn Fn(&OpenVersion, Result<Brought>) + Sync);
+
+/// Bytes that are staged, and whose they are.
+struct Ready {
+    path: ObjectPath,
+    version: VersionId,
+    content: StagedContent,
+    /// The sites that gave them.
+    sources: Vec<SiteId>,
+    verified: Verified,
+}
+
+/// The sites that have given bytes of an object.
+#[derive(Debug, Default)]
+struct Givers(Mutex<BTreeSet<SiteId>>);
+
+impl Givers {
+    fn note(&self, site: SiteId) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(site);
+    }
+
+    fn sites(&self) -> Vec<SiteId> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().copied().collect()
+    }
+}
 
 /// What the bytes become.
 #[derive(Debug)]
@@ -189,8 +222,11 @@ impl Fetch {
         let versions: Vec<OpenVersion> = fetched.iter().map(|(one, _)| one.wanted.version.clone()).collect();
         let (app, goal, flow) = (self.app.clone(), self.goal.clone(), self.flow.clone());
         // What has arrived is written and told, whatever becomes of the task meanwhile.
-        let written =
-            self.app.background.spawn(async move { write_small(&app, &goal, &flow, &store, fetched).await });
+        let source = site.unwrap_or(app.site.id);
+        let written = self
+            .app
+            .background
+            .spawn(async move { write_small(&app, &goal, &flow, &store, source, fetched).await });
         let outcomes = match written.await {
             Ok(Ok(outcomes)) => outcomes,
             Ok(Err(error)) => versions.iter().map(|_| Err(error.clone())).collect(),
@@ -322,11 +358,14 @@ impl Fetch {
     }
 
     /// Brings one object. What has arrived of it is told, whatever becomes of the task meanwhile.
-    async fn large_one(&self, wanted: &Wanted, source: Arc<Source>, in_hand: &InHand<'_>) -> Result<Copied> {
+    async fn large_one(&self, wanted: &Wanted, source: Arc<Source>, in_hand: &InHand<'_>) -> Result<Brought> {
         let path = &wanted.version.path;
-        let staged = self.stage(wanted, source, in_hand).await;
+        let givers = Givers::default();
+        let staged = self.stage(wanted, source, in_hand, &givers).await;
         let (content, kept) = staged.map_err(|error| error.with_path(path))?;
-        let copies = vec![(path.clone(), wanted.version.version, content)];
+        let (sources, verified) = (givers.sites(), Verified::Frames);
+        let version = wanted.version.version;
+        let copies = vec![Ready { path: path.clone(), version, content, sources, verified }];
         let (app, goal) = (self.app.clone(), self.goal.clone());
         let told = self.app.background.spawn(async move {
             let outcome = match tell(&app, &goal, copies).await {
@@ -388,21 +427,24 @@ async fn write_small(
     goal: &Become,
     flow: &Flow,
     store: &Arc<OpenStore>,
+    source: SiteId,
     fetched: Vec<(Small, Bytes)>,
-) -> Result<Vec<Result<Copied>>> {
+) -> Result<Vec<Result<Brought>>> {
     let mut files = Vec::with_capacity(fetched.len());
     for (_, bytes) in &fetched {
         let token = app.lease.token()?;
         files.push(SmallFile { key: key_for_stage(store, &token)?, token, bytes: bytes.clone() });
     }
     let staged = flow.meter().waiting(Wait::Disk, store.store.stage_small(files)).await?;
-    let mut outcomes: Vec<Option<Result<Copied>>> = Vec::with_capacity(fetched.len());
+    let mut outcomes: Vec<Option<Result<Brought>>> = Vec::with_capacity(fetched.len());
     let mut copies = Vec::with_capacity(fetched.len());
     for ((Small { wanted, tree, .. }, _), staged) in fetched.into_iter().zip(staged) {
         let OpenVersion { path, version, .. } = wanted.version;
         outcomes.push(match staged {
             Ok(staged) => {
-                copies.push((path, version, StagedContent { store: store.clone(), staged, tree }));
+                let content = StagedContent { store: store.clone(), staged, tree };
+                let (sources, verified) = (vec![source], Verified::Frames);
+                copies.push(Ready { path, version, content, sources, verified });
                 None
             }
             Err(error) => Some(Err(ApiError::from(error).with_path(&path))),
@@ -414,26 +456,43 @@ async fn write_small(
     Ok(outcomes.into_iter().map(|outcome| outcome.or_else(|| told.next()).unwrap_or_else(lost)).collect())
 }
 
-async fn tell(
-    app: &AppState,
-    goal: &Become,
-    copies: Vec<(ObjectPath, VersionId, StagedContent)>,
-) -> Result<Vec<Result<Copied>>> {
-    let paths: Vec<ObjectPath> = copies.iter().map(|(path, ..)| path.clone()).collect();
-    let outcomes: Vec<Result<Copied>> = match goal {
-        Become::Copies(space) => app.abroad.copies(app.lease.current()?, space, copies).await,
+async fn tell(app: &AppState, goal: &Become, copies: Vec<Ready>) -> Result<Vec<Result<Brought>>> {
+    let mut told = Vec::with_capacity(copies.len());
+    let mut contents = Vec::with_capacity(copies.len());
+    for Ready { path, version, content, sources, verified } in copies {
+        let (size, root) = (content.tree.size().0, content.tree.root());
+        let store = Some(content.store.row.name.to_string());
+        contents.push((path.clone(), version, content));
+        told.push(TaskCopy { path, version, size, root, sources, store, verified, at_us: 0 });
+    }
+    let paths: Vec<ObjectPath> = contents.iter().map(|(path, ..)| path.clone()).collect();
+    let outcomes: Vec<Result<(Copied, Option<Committed>)>> = match goal {
+        Become::Copies(space) => {
+            let copied = app.abroad.copies(app.lease.current()?, space, contents).await;
+            copied.into_iter().map(|copied| copied.map(|copied| (copied, None))).collect()
+        }
         Become::Objects(objects) => {
-            let mut items = Vec::with_capacity(copies.len());
-            for (_, version, content) in copies {
+            let mut items = Vec::with_capacity(contents.len());
+            for (_, version, content) in contents {
                 let object = objects.get(&version).cloned();
                 let unknown = || ApiError::internal("a version was fetched that is to become nothing");
                 items.push((object.ok_or_else(unknown)?, content));
             }
             let published = app.publisher.publish_many(items).await;
-            published.into_iter().map(|done| done.map(|done| Copied::At(done.position))).collect()
+            published
+                .into_iter()
+                .map(|done| done.map(|done| (Copied::At(done.position), Some(done))))
+                .collect()
         }
     };
-    let named =
-        paths.iter().zip(outcomes).map(|(path, outcome)| outcome.map_err(|error| error.with_path(path)));
-    Ok(named.collect())
+    let at_us = Timestamp::now().as_micros();
+    let brought = told.into_iter().zip(outcomes).zip(&paths).map(|((mut copy, outcome), path)| {
+        let (copied, made) = outcome.map_err(|error| error.with_path(path))?;
+        copy.at_us = at_us;
+        if let Some(made) = made {
+            (copy.path, copy.version) = (made.path, made.version);
+        }
+        Ok(Brought { copied, copy })
+    });
+    Ok(brought.collect())
 }

@@ -29,8 +29,8 @@ pub use invitation::Invitation;
 pub use seal::Sealer;
 pub use secret::Secret;
 pub use signed::{
-    Clock, Delegation, KeyChange, ReplayGuard, Signatory, SignedError, Statement, Ticket, TicketOp,
-    claimed_site, vouches,
+    Clock, Delegation, KeyChange, ReceiptSeal, ReplayGuard, Signatory, SignedError, Statement, Ticket,
+    TicketOp, claimed_site, vouches,
 };
 pub use site_key::{SiteKey, SitePublicKey, SitePublicKeyError};
 pub use tls::{

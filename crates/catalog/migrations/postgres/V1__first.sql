@@ -178,6 +178,16 @@ CREATE TABLE task_event (
     PRIMARY KEY (task, number)
 );
 
+-- What a task has brought, packed; `number` is that of the record's last copy (docs/decisions/2026-11-22-receipts-from-packed-rows.md).
+CREATE TABLE task_copy (
+    task UUID NOT NULL,
+    number BIGINT NOT NULL,
+    bytes BIGINT NOT NULL,
+    sources TEXT COLLATE "C" NOT NULL,
+    body TEXT COLLATE "C" NOT NULL,
+    PRIMARY KEY (task, number)
+);
+
 CREATE TABLE idempotency (
     caller TEXT COLLATE "C" NOT NULL,
     key TEXT COLLATE "C" NOT NULL,

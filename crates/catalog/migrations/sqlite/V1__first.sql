@@ -178,6 +178,16 @@ CREATE TABLE task_event (
     PRIMARY KEY (task, number)
 ) STRICT, WITHOUT ROWID;
 
+-- What a task has brought, packed; `number` is that of the record's last copy (docs/decisions/2026-11-22-receipts-from-packed-rows.md).
+CREATE TABLE task_copy (
+    task BLOB NOT NULL,
+    number INTEGER NOT NULL,
+    bytes INTEGER NOT NULL,
+    sources TEXT NOT NULL,
+    body TEXT NOT NULL,
+    PRIMARY KEY (task, number)
+) STRICT, WITHOUT ROWID;
+
 CREATE TABLE idempotency (
     caller TEXT NOT NULL,
     key TEXT NOT NULL,

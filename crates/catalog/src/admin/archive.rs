@@ -233,6 +233,11 @@ pub(super) static TABLES: &[Table] = &[
         columns: &[("task", Uuid), ("number", Int), ("at", Int), ("kind", Text), ("detail", Text)],
     },
     Table {
+        name: "task_copy",
+        key: 2,
+        columns: &[("task", Uuid), ("number", Int), ("bytes", Int), ("sources", Text), ("body", Text)],
+    },
+    Table {
         name: "idempotency",
         key: 2,
         columns: &[

@@ -1,9 +1,12 @@
 //! Managed work.
 
+use std::collections::BTreeSet;
+
 use percale_core::access::Caller;
-use percale_core::ids::{Fence, LeaseId, TaskId};
+use percale_core::ids::{Fence, LeaseId, SiteId, TaskId, VersionId};
 use percale_core::state::TaskState;
-use percale_core::{ErrorCode, Timestamp};
+use percale_core::tree::RootHash;
+use percale_core::{ErrorCode, ObjectPath, Timestamp};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -138,6 +141,58 @@ pub struct TaskItem {
     pub detail: String,
 }
 
+/// How it was made sure that a copy has the bytes of its version.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Verified {
+    /// Every group was compared with the version's tree when it came, before it was written.
+    #[serde(rename = "frames")]
+    Frames,
+    /// Besides, the whole was flushed, read back from the medium, and compared.
+    #[serde(rename = "frames+medium")]
+    Medium,
+    /// A later attempt found it where it belongs: an earlier one of the same task had brought it and could not say so any more,
+    /// or somebody else did.
+    #[serde(rename = "found")]
+    Found,
+}
+
+/// An object that a task has brought.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TaskCopy {
+    /// Its path when it was brought.
+    pub path: ObjectPath,
+    /// Its version; of an object that the task made, the new one.
+    pub version: VersionId,
+    /// Bytes.
+    pub size: u64,
+    /// The root of its hash tree.
+    pub root: RootHash,
+    /// The sites that gave bytes of it to the attempt that ended it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sources: Vec<SiteId>,
+    /// The store that it went to, unless it was found.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub store: Option<String>,
+    /// How it was verified.
+    pub verified: Verified,
+    /// When it had its name.
+    pub at_us: i64,
+}
+
+/// How much a task has brought.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TaskCopies {
+    /// Copies.
+    pub count: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// The sites that they came from.
+    pub sources: BTreeSet<SiteId>,
+}
+
+/// Most copies in one record of what a task has brought.
+pub const MAX_TASK_COPIES: usize = 500;
+
 /// Most items that are kept for a task.
 pub const MAX_TASK_ITEMS: u64 = 10_000;
 
@@ -164,6 +219,8 @@ pub struct TaskReport {
     pub progress: TaskProgress,
     /// Items that did not succeed, since the last report.
     pub items: Vec<TaskItem>,
+    /// What was brought since the last report.
+    pub copies: Vec<TaskCopy>,
     /// Whether something was achieved since the last report that no later attempt has to do again.
     pub is_further: bool,
 }

@@ -1,8 +1,10 @@
 //! Tasks, their items and events.
 
+use std::collections::BTreeSet;
+
 use percale_core::Timestamp;
 use percale_core::access::Caller;
-use percale_core::ids::{LeaseId, TaskId};
+use percale_core::ids::{LeaseId, SiteId, TaskId};
 use percale_core::state::TaskState;
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
@@ -10,7 +12,7 @@ use serde_json::Value as Json;
 use super::{Lock, with_locks};
 use crate::engine::{Row, Sql, Tx, Value, row, to_json};
 use crate::error::Result;
-use crate::model::{Task, TaskEvent, TaskItem};
+use crate::model::{MAX_TASK_COPIES, Task, TaskCopies, TaskCopy, TaskEvent, TaskItem};
 
 /// The body of `task.spec`: what was submitted and by whom. `v` is the form.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -106,6 +108,7 @@ static PRUNE: Sql = Sql::both(
     "DELETE FROM task WHERE changed < $1 AND state IN ('succeeded', 'partial', 'failed', 'cancelled')",
 );
 static PRUNE_ITEMS: Sql = Sql::both("DELETE FROM task_item WHERE task NOT IN (SELECT id FROM task)");
+static PRUNE_COPIES: Sql = Sql::both("DELETE FROM task_copy WHERE task NOT IN (SELECT id FROM task)");
 static PRUNE_EVENTS: Sql = Sql::both("DELETE FROM task_event WHERE task NOT IN (SELECT id FROM task)");
 
 static ITEM_COUNT: Sql = Sql::each(
@@ -122,6 +125,18 @@ static ITEMS: Sql = Sql::both(
      ORDER BY number LIMIT $3",
 );
 static FORGET_ITEMS: Sql = Sql::both("DELETE FROM task_item WHERE task = $1");
+static COPY_COUNT: Sql = Sql::each(
+    "SELECT COALESCE(MAX(number), 0) FROM task_copy WHERE task = $1",
+    "SELECT COALESCE(MAX(number), 0)::bigint FROM task_copy WHERE task = $1",
+);
+static INSERT_COPIES: Sql =
+    Sql::both("INSERT INTO task_copy (task, number, bytes, sources, body) VALUES ($1, $2, $3, $4, $5)");
+static COPIES: Sql =
+    Sql::both("SELECT number, body FROM task_copy WHERE task = $1 AND number > $2 ORDER BY number LIMIT 1");
+static COPY_SUMS: Sql = Sql::each(
+    "SELECT sources, MAX(number), SUM(bytes) FROM task_copy WHERE task = $1 GROUP BY sources",
+    "SELECT sources, MAX(number)::bigint, SUM(bytes)::bigint FROM task_copy WHERE task = $1 GROUP BY sources",
+);
 static INSERT_EVENT: Sql = Sql::each(
     "INSERT INTO task_event (task, number, at, kind, detail) \
      SELECT $1, COALESCE(MAX(number), 0) + 1, $2, $3, $4 FROM task_event WHERE task = $1",
@@ -255,6 +270,7 @@ pub(crate) async fn prune<T: Tx>(tx: &T, before: Timestamp) -> Result<u64> {
     let deleted = tx.execute(&PRUNE, row![before]).await?;
     if deleted > 0 {
         tx.execute(&PRUNE_ITEMS, row![]).await?;
+        tx.execute(&PRUNE_COPIES, row![]).await?;
         tx.execute(&PRUNE_EVENTS, row![]).await?;
     }
     Ok(deleted)
@@ -302,6 +318,53 @@ pub(crate) async fn forget_items<T: Tx>(tx: &T, id: TaskId) -> Result<()> {
     tx.execute(&FORGET_ITEMS, row![id]).await.map(drop)
 }
 
+/// The body of `task_copy`. `v` is the form.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct CopiesBody {
+    /// 1.
+    v: u32,
+    copies: Vec<TaskCopy>,
+}
+
+/// Writes what a task has brought, behind what is there.
+pub(crate) async fn insert_copies<T: Tx>(tx: &T, id: TaskId, copies: &[TaskCopy]) -> Result<()> {
+    let mut number = match tx.query(&COPY_COUNT, row![id]).await?.first_mut() {
+        Some(row) => row.number()?,
+        None => 0,
+    };
+    for copies in copies.chunks(MAX_TASK_COPIES) {
+        number += copies.len() as u64;
+        let bytes: u64 = copies.iter().map(|copy| copy.size).sum();
+        let sources: BTreeSet<SiteId> = copies.iter().flat_map(|copy| copy.sources.iter().copied()).collect();
+        let body = CopiesBody { v: 1, copies: copies.to_vec() };
+        tx.execute(&INSERT_COPIES, row![id, number, bytes, to_json(&sources)?, to_json(&body)?]).await?;
+    }
+    Ok(())
+}
+
+/// Returns the copies of a task behind a number, of one record, with the number of the last one; nothing at the end.
+pub(crate) async fn copies<T: Tx>(tx: &T, id: TaskId, after: u64) -> Result<Option<(u64, Vec<TaskCopy>)>> {
+    let mut rows = tx.query(&COPIES, row![id, after]).await?;
+    let Some(row) = rows.first_mut() else { return Ok(None) };
+    let last = row.number()?;
+    let CopiesBody { mut copies, .. } = row.json()?;
+    let new = usize::try_from(last - after).unwrap_or(usize::MAX);
+    copies.drain(..copies.len().saturating_sub(new));
+    Ok(Some((last, copies)))
+}
+
+/// Returns how much a task has brought.
+pub(crate) async fn copy_sums<T: Tx>(tx: &T, id: TaskId) -> Result<TaskCopies> {
+    let mut sums = TaskCopies::default();
+    for mut row in tx.query(&COPY_SUMS, row![id]).await? {
+        let sources: Vec<SiteId> = row.json()?;
+        sums.sources.extend(sources);
+        sums.count = sums.count.max(row.number()?);
+        sums.bytes += row.number()?;
+    }
+    Ok(sums)
+}
+
 /// Notes that something happened to a task.
 pub(crate) async fn insert_event<T: Tx>(
     tx: &T,
@@ -337,6 +400,7 @@ mod tests {
         round_trips::<SpecBody>(include_str!("../../samples/task-spec-v1.json"));
         round_trips::<TaskProgress>(include_str!("../../samples/task-progress-v1.json"));
         round_trips::<TaskFault>(include_str!("../../samples/task-fault-v1.json"));
+        round_trips::<CopiesBody>(include_str!("../../samples/task-copies-v1.json"));
         round_trips::<Committed>(include_str!("../../samples/committed-v1.json"));
         let partial: TaskProgress = serde_json::from_str(r#"{"items_done":1,"new":2}"#).unwrap();
         assert_eq!((partial.items_done, partial.items_failed), (1, 0), "fields may come and go");

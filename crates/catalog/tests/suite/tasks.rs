@@ -2,8 +2,9 @@
 
 use percale_catalog::*;
 use percale_core::access::Caller;
-use percale_core::ids::TaskId;
+use percale_core::ids::{Fence, SiteId, TaskId, VersionId};
 use percale_core::state::TaskState;
+use percale_core::tree::RootHash;
 use percale_core::{ErrorCode, Timestamp};
 use percale_testkit::wait::until_async;
 use serde_json::json;
@@ -62,7 +63,7 @@ async fn a_task_from_submission_to_its_end(site: Site) {
         cursor: Some(json!("a/b")),
         progress: progress.clone(),
         items: vec![item(1)],
-        is_further: false,
+        ..Default::default()
     };
     let running = catalog.record_progress(task.id, holder(&site.lease), report).await.unwrap();
     assert_eq!((running.cursor, running.progress), (Some(json!("a/b")), progress));
@@ -85,6 +86,62 @@ async fn a_task_from_submission_to_its_end(site: Site) {
     assert_eq!(done.state, TaskState::Succeeded);
     assert!(matches!(kind(catalog.retry_task(&alice, task.id).await), ErrorKind::Conflict { .. }));
     assert!(matches!(kind(catalog.cancel_task(&alice, task.id).await), ErrorKind::Conflict { .. }));
+}
+
+fn copy(n: u64, source: SiteId) -> TaskCopy {
+    TaskCopy {
+        path: format!("/lab/{n}").parse().unwrap(),
+        version: VersionId(n),
+        size: n,
+        root: RootHash([7; 32]),
+        sources: vec![source],
+        store: Some("disk".into()),
+        verified: Verified::Frames,
+        at_us: 1,
+    }
+}
+
+async fn what_a_task_has_brought_is_kept_with_its_progress(site: Site) {
+    let catalog = &site.catalog;
+    let alice = user("alice");
+    let task = catalog.submit_task(&alice, new("copy")).await.unwrap();
+    assert_eq!(catalog.task_copy_sums(&alice, task.id).await.unwrap(), TaskCopies::default());
+    catalog.claim_task(holder(&site.lease), &[], None).await.unwrap().unwrap();
+    let (one, two) = (SiteId::new(), SiteId::new());
+    let all: Vec<TaskCopy> = (1..=1203).map(|n| copy(n, if n % 2 == 0 { one } else { two })).collect();
+    for copies in [&all[..3], &all[3..]] {
+        let report = TaskReport { copies: copies.to_vec(), ..Default::default() };
+        catalog.record_progress(task.id, holder(&site.lease), report).await.unwrap();
+    }
+    let behind = async |mut after| {
+        let mut found = Vec::new();
+        while let Some((last, copies)) = catalog.task_copies(&alice, task.id, after).await.unwrap() {
+            assert!(copies.len() <= MAX_TASK_COPIES && last == after + copies.len() as u64);
+            found.extend(copies);
+            after = last;
+        }
+        found
+    };
+    assert!(behind(0).await == all);
+    assert!(behind(600).await == all[600..], "also from the middle of a record");
+    let sums = catalog.task_copy_sums(&alice, task.id).await.unwrap();
+    assert_eq!((sums.count, sums.bytes), (1203, (1..=1203).sum()));
+    assert_eq!(sums.sources, [one, two].into());
+
+    // A worker whose lease was lost adds nothing; a second run adds to the first.
+    let lost = TaskHolder { fence: Fence(site.lease.fence.0 - 1), ..holder(&site.lease) };
+    let report = TaskReport { copies: vec![copy(9999, one)], ..Default::default() };
+    assert!(catalog.record_progress(task.id, lost, report.clone()).await.is_err());
+    let partial = TaskOutcome::Partial;
+    catalog.finish_task(task.id, holder(&site.lease), TaskReport::default(), partial).await.unwrap();
+    catalog.retry_task(&alice, task.id).await.unwrap();
+    catalog.claim_task(holder(&site.lease), &[], None).await.unwrap().unwrap();
+    catalog.finish_task(task.id, holder(&site.lease), report, TaskOutcome::Succeeded).await.unwrap();
+    assert_eq!(catalog.task_copy_sums(&alice, task.id).await.unwrap().count, 1204);
+    for stranger in [user("bob"), Caller::anonymous()] {
+        assert_eq!(kind(catalog.task_copies(&stranger, task.id, 0).await), ErrorKind::NotFound);
+        assert_eq!(kind(catalog.task_copy_sums(&stranger, task.id).await), ErrorKind::NotFound);
+    }
 }
 
 async fn a_task_is_its_owners(site: Site) {
@@ -398,6 +455,7 @@ async fn two_servers_do_not_claim_the_same_task(site: Site) {
 
 on_both!(
     a_task_from_submission_to_its_end,
+    what_a_task_has_brought_is_kept_with_its_progress,
     a_task_is_its_owners,
     listing_tasks,
     submitting_twice_with_one_key_is_once,

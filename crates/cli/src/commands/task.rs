@@ -11,6 +11,7 @@ use percale_core::state::TaskState;
 use percale_core::{ErrorCode, Timestamp};
 use tokio::time::Instant;
 
+use super::receipt::{self, ReceiptArgs, VerifyArgs};
 use crate::address::show;
 use crate::context::Context;
 use crate::duration::{Deadline, Span};
@@ -58,6 +59,10 @@ pub enum TaskCommand {
     /// List the items of a task that did not succeed
     #[command(visible_alias = "errors")]
     Items(ShowItemsArgs),
+    /// Fetch what a task has brought, signed by the site where it ran
+    Receipt(ReceiptArgs),
+    /// Check a receipt, and name what is wrong with it first
+    VerifyReceipt(VerifyArgs),
 }
 
 /// `percale task list`
@@ -158,9 +163,18 @@ pub struct IdsArgs {
 
 /// Runs a command of the group.
 pub async fn run(command: TaskCommand, context: &Context) -> Result {
+    // Perhaps without a site.
+    let command = match command {
+        TaskCommand::VerifyReceipt(args) => {
+            return context.interruptible(receipt::verify(args, context)).await?;
+        }
+        command => command,
+    };
     let client = context.client()?;
     let output = context.output;
     match command {
+        TaskCommand::VerifyReceipt(_) => Ok(()),
+        TaskCommand::Receipt(args) => context.interruptible(receipt::fetch(args, &client, output)).await?,
         TaskCommand::List(args) => {
             let tasks = context.interruptible(list(&client, &args, output)).await??;
             output.list(

@@ -221,6 +221,50 @@ fn copies_within_the_fabric_are_tasks() {
 }
 
 #[test]
+fn a_receipt_is_fetched_and_checked() {
+    let lab = Lab::new();
+    lab.write("d/a", b"1");
+    lab.write("d/b", b"22");
+    lab.line("put -r d percale:/lab/").ok();
+    lab.line("cp -r percale:/lab/d percale:/lab/e").ok();
+    let id = lab.line("-q task list --limit 1").ok().out.trim().to_owned();
+    let printed = lab.line(&format!("task receipt {id}")).ok();
+    let lines = printed.json_lines();
+    assert_eq!(lines.len(), 4);
+    assert_eq!(
+        (lines[0]["task"].as_str(), lines[0]["listed"].as_u64(), lines[0]["listed_bytes"].as_u64()),
+        (Some(id.as_str()), Some(2), Some(3))
+    );
+    assert_eq!(lines[1]["path"], "/lab/e/a");
+    let key = lab.line("site show test --json").ok().json()["key"].as_str().unwrap().to_owned();
+
+    lab.line(&format!("task receipt {id} -o receipt.jsonl")).ok();
+    assert!(!lab.path("receipt.jsonl.partial").exists());
+    let good = lab.line("task verify-receipt receipt.jsonl").ok();
+    assert!(good.out.contains("is good") && good.out.contains(&id), "{}", good.out);
+    let shown = lab.line("task verify-receipt --json receipt.jsonl").ok().json();
+    assert_eq!((&shown["result"], &shown["site"]["name"]), (&"good".into(), &"test".into()), "{shown}");
+    // Without a site that answers.
+    let alone = "--url https://127.0.0.1:9";
+    lab.line(&format!("{alone} task verify-receipt --site-key {key} receipt.jsonl")).ok();
+    let other = format!("task verify-receipt --json --site-key {} receipt.jsonl", "ab".repeat(32));
+    let error = lab.line(&other).code(7).error();
+    assert!(error["message"].as_str().unwrap().contains("line 4"), "{error}");
+
+    let text = std::fs::read_to_string(lab.path("receipt.jsonl")).unwrap();
+    lab.write("changed.jsonl", text.replace("/lab/e/b", "/lab/e/c").as_bytes());
+    let error =
+        lab.line(&format!("task verify-receipt --json --site-key {key} changed.jsonl")).code(7).error();
+    assert!(error["message"].as_str().unwrap().contains("BLAKE3"), "{error}");
+    lab.write("cut.jsonl", text.lines().next().unwrap().as_bytes());
+    lab.line(&format!("task verify-receipt --site-key {key} cut.jsonl")).code(7);
+    lab.line("task verify-receipt missing.jsonl").code(3);
+    lab.line("check --deep percale:/lab/d").ok();
+    let id = lab.line("-q task list --limit 1").ok().out.trim().to_owned();
+    assert!(lab.line(&format!("task receipt {id}")).code(2).err.contains("brings no bytes"));
+}
+
+#[test]
 fn tasks_and_commands_have_limits_and_deadlines() {
     let lab = Lab::new();
     lab.write("a", &[7; 3 << 20]);

@@ -27,7 +27,7 @@ use percale_store::Stage;
 use tokio::sync::mpsc;
 
 use super::kept::Arrived;
-use super::{Flow, OPERATION};
+use super::{Flow, Givers, OPERATION};
 use crate::{ApiError, AppState, Result};
 
 /// What a stream asks for at a time, at least and at most. Small enough that all end together, large enough that the round trip
@@ -84,6 +84,7 @@ pub(super) struct Large<'a> {
     pub failing: &'a Failing,
     pub flow: &'a Flow,
     pub in_hand: &'a InHand<'a>,
+    pub givers: &'a Givers,
 }
 
 struct Work {
@@ -298,6 +299,7 @@ impl Large<'_> {
             written.map_err(|error| Fault::ours(error.into()))?;
             self.in_hand.add(len);
             self.arrived.insert(group, len);
+            self.givers.note(id);
             self.failing.came(id);
         }
         Ok(())

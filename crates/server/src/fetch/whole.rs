@@ -12,9 +12,9 @@ use percale_store::{Stage, StageOptions, StageToken, Staged, StoreKey};
 
 use super::kept::{Arrived, Kept};
 use super::large::Large;
-use super::{Fetch, Flow, Wanted};
+use super::{Fetch, Flow, Givers, Wanted};
 use crate::publish::{StagedContent, key_for_stage};
-use crate::reading::{Reader, Source};
+use crate::reading::Source;
 use crate::stores::OpenStore;
 use crate::{ApiError, AppState, Result};
 
@@ -29,12 +29,15 @@ impl Fetch {
         wanted: &Wanted,
         source: Arc<Source>,
         in_hand: &InHand<'_>,
+        givers: &Givers,
     ) -> Result<(StagedContent, Option<Kept>)> {
         let sites: Option<VecDeque<SiteId>> = source.sites().collect();
         let positioned = wanted.store.store.capabilities().write.positioned;
         match (sites, source.tree.clone()) {
-            (Some(sites), Some(tree)) if positioned => self.stage_from(wanted, sites, tree, in_hand).await,
-            _ => Ok((self.stage_in_order(wanted, source, in_hand).await?, None)),
+            (Some(sites), Some(tree)) if positioned => {
+                self.stage_from(wanted, sites, tree, in_hand, givers).await
+            }
+            _ => Ok((self.stage_in_order(wanted, source, in_hand, givers).await?, None)),
         }
     }
 
@@ -45,6 +48,7 @@ impl Fetch {
         sites: VecDeque<SiteId>,
         tree: Arc<HashTree>,
         in_hand: &InHand<'_>,
+        givers: &Givers,
     ) -> Result<(StagedContent, Option<Kept>)> {
         let store = &wanted.store;
         let rtt = sites.front().and_then(|site| self.app.fabric.contact(*site).rtt);
@@ -56,7 +60,7 @@ impl Fetch {
             let (staging, options) = Staging::begin(&self.app, wanted)?;
             let stage = store.store.stage(options).await?;
             let arrived = Arrived::new(Held::new(tree.size(), tree.root()));
-            let large = self.streams(wanted, &tree, &*stage, (&arrived, in_hand), streams);
+            let large = self.streams(wanted, &tree, &*stage, (&arrived, in_hand, givers), streams);
             large.bring(sites, Vec::new()).await?;
             let staged = finish(&self.flow, stage).await?;
             staging.keep();
@@ -66,7 +70,7 @@ impl Fetch {
         let brought = async {
             let stage = kept.stage().read().await;
             let stage = stage.as_deref().ok_or_else(|| ApiError::internal("nothing is staged"))?;
-            let large = self.streams(wanted, &tree, stage, (kept.arrived(), in_hand), streams);
+            let large = self.streams(wanted, &tree, stage, (kept.arrived(), in_hand, givers), streams);
             tokio::select! {
                 brought = large.bring(sites, kept.believed()) => brought,
                 lost = kept.keep() => Err(lost),
@@ -93,7 +97,7 @@ impl Fetch {
         wanted: &'a Wanted,
         tree: &Arc<HashTree>,
         stage: &'a dyn Stage,
-        (arrived, in_hand): (&'a Arrived, &'a InHand<'a>),
+        (arrived, in_hand, givers): (&'a Arrived, &'a InHand<'a>, &'a Givers),
         streams: usize,
     ) -> Large<'a> {
         Large {
@@ -108,6 +112,7 @@ impl Fetch {
             failing: &self.failing,
             flow: &self.flow,
             in_hand,
+            givers,
         }
     }
 
@@ -117,16 +122,20 @@ impl Fetch {
         wanted: &Wanted,
         source: Arc<Source>,
         in_hand: &InHand<'_>,
+        givers: &Givers,
     ) -> Result<StagedContent> {
         let store = &wanted.store;
         let (staging, options) = Staging::begin(&self.app, wanted)?;
         let can = &store.store.capabilities().write;
         let original = source.on_own_store().filter(|(from, _)| from.row.id == store.row.id);
         let (staged, tree) = match original.filter(|_| can.clone && can.positioned) {
-            Some((_, replica)) => clone_whole(store, &replica.key, &source, options).await?,
+            Some((_, replica)) => {
+                givers.note(self.app.site.id);
+                clone_whole(store, &replica.key, &source, options).await?
+            }
             None => {
                 let stage = store.store.stage(options).await?;
-                write_whole(&self.app.reader, &source, stage, &self.flow, in_hand).await?
+                write_whole(&self.app, &source, stage, &self.flow, in_hand, givers).await?
             }
         };
         staging.keep();
@@ -200,11 +209,12 @@ async fn clone_whole(
 /// # Errors
 /// As the last copy and the store answer; `Integrity` if it has another root.
 async fn write_whole(
-    reader: &Arc<Reader>,
+    app: &AppState,
     source: &Arc<Source>,
     stage: Box<dyn Stage>,
     flow: &Flow,
     in_hand: &InHand<'_>,
+    givers: &Givers,
 ) -> Result<(Staged, HashTree)> {
     let meter = flow.meter();
     let open = meter.stream();
@@ -216,7 +226,7 @@ async fn write_whole(
         Some(site) => flow.turn(site).await,
         None => None,
     };
-    let begun = reader.read(source.clone(), ByteRange::whole(source.version.size));
+    let begun = app.reader.read(source.clone(), ByteRange::whole(source.version.size));
     let mut read = meter.waiting(wait, begun).await?;
     let mut hasher = TreeHasher::new();
     let mut at = 0;
@@ -228,6 +238,7 @@ async fn write_whole(
         // At most 1 MiB, which takes about 0.15 ms.
         meter.working(Wait::Verify, || hasher.update(&bytes));
         meter.waiting(Wait::Disk, stage.write_at(at, bytes)).await?;
+        givers.note(read.site().unwrap_or(app.site.id));
         in_hand.add(len);
         at += len;
     }

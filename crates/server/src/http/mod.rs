@@ -17,6 +17,7 @@ mod paging;
 mod peer;
 pub mod pull;
 pub mod put;
+mod receipts;
 mod redirect;
 mod site;
 mod sites;
@@ -62,6 +63,7 @@ pub(crate) fn routes() -> OpenApiRouter<AppState> {
         .merge(pull::routes())
         .merge(tasks::routes())
         .merge(task_events::routes())
+        .merge(receipts::routes())
         .merge(events::routes())
 }
 

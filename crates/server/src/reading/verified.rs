@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use percale_core::ByteRange;
+use percale_core::ids::SiteId;
 use percale_core::tree::{GROUP_SIZE, group_range};
 use percale_store::ReadStream;
 
-use super::{Reader, Source};
+use super::{Copy, Reader, Source};
 use crate::error::{ApiError, Result};
 
 /// Whole groups of one copy, in order.
@@ -91,6 +92,11 @@ impl VerifiedRead {
         let Some(part) = have.intersect(self.wanted) else { return Ok(None) };
         let start = (part.start() - offset) as usize;
         Ok(Some(bytes.slice(start..start + part.len() as usize)))
+    }
+
+    /// Returns the site whose copy is read; nothing if it is one of this site.
+    pub fn site(&self) -> Option<SiteId> {
+        self.source.copies.get(self.copy).and_then(Copy::site)
     }
 
     /// Returns the next whole group of those that cover what was asked for.

@@ -16,7 +16,7 @@ use percale_core::{ErrorCode, ObjectPath, Position};
 use super::Attempt;
 use super::home::{Home, looks};
 use super::verify::opened;
-use crate::fetch::{Become, Wanted};
+use crate::fetch::{Become, Brought, Wanted};
 use crate::publish::NewObject;
 use crate::upload::space_of;
 use crate::{ApiError, OnPath as _, Result};
@@ -38,8 +38,17 @@ enum Existing {
     Replaced(Compare),
 }
 
-/// An object, where it goes, and what must be there then; nothing if it is there already.
-type Looked = (Listed, ObjectPath, Result<Option<Condition>>);
+/// What has to be done for an object.
+#[derive(Debug)]
+enum Look {
+    /// It is brought; this must be there then.
+    Bring(Condition),
+    /// This is there, and is the same.
+    Same(Box<Content>),
+}
+
+/// An object, where it goes, and what was found there.
+type Looked = (Listed, ObjectPath, Result<Look>);
 
 struct Copier<'a> {
     attempt: &'a Attempt,
@@ -164,9 +173,9 @@ impl Copier<'_> {
         for (listed, target, condition) in stream::iter(looks).buffered(NAMES).collect::<Vec<_>>().await {
             let path = listed.path.clone();
             let condition = match condition {
-                Ok(Some(condition)) => condition,
-                Ok(None) => {
-                    attempt.progress.done(1, 0);
+                Ok(Look::Bring(condition)) => condition,
+                Ok(Look::Same(there)) => {
+                    attempt.progress.found_there(&target, there.version, there.size.0, there.root);
                     continue;
                 }
                 Err(error) => {
@@ -193,8 +202,8 @@ impl Copier<'_> {
         let goal = Become::Objects(become_objects);
         let fetch = attempt.fetch(goal, None);
         let doubtful = Mutex::new(Vec::new());
-        let done = |version: &OpenVersion, outcome: Result<_>| match outcome {
-            Ok(_) => attempt.progress.achieved(1, version.size.0),
+        let done = |version: &OpenVersion, outcome: Result<Brought>| match outcome {
+            Ok(Brought { copy, .. }) => attempt.progress.brought(copy),
             Err(error) => match error.code() {
                 ErrorCode::AlreadyExists | ErrorCode::PreconditionFailed => {
                     let mut doubtful = doubtful.lock().unwrap_or_else(PoisonError::into_inner);
@@ -209,23 +218,27 @@ impl Copier<'_> {
         // What is in the way may be what an earlier attempt made and this site has not seen yet.
         let may_be_ours = attempt.task.attempt > 1 || self.existing != Existing::Refused;
         for (version, error) in doubtful.into_inner().unwrap_or_else(PoisonError::into_inner) {
-            let is_there = match originals.get(&version.version) {
-                Some((target, content)) if may_be_ours => self.home.has_now(target, content).await,
-                _ => false,
+            let there = match originals.get(&version.version) {
+                Some((target, content)) if may_be_ours => {
+                    self.home.has_now(target, content).await.map(|there| (target, there, content))
+                }
+                _ => None,
             };
-            match is_there {
-                true => attempt.progress.done(1, 0),
-                false => attempt.failed(&version.path, "failed", &error),
+            match there {
+                Some((target, there, content)) => {
+                    attempt.progress.found_there(target, there, content.size.0, content.root);
+                }
+                None => attempt.failed(&version.path, "failed", &error),
             }
         }
         Ok(())
     }
 
-    /// Decides what must be at the target when the object is published. Nothing if it is the same already.
-    async fn condition(&self, listed: &Listed, target: &ObjectPath) -> Result<Option<Condition>> {
+    /// Decides what must be at the target when the object is published, unless the same is there already.
+    async fn condition(&self, listed: &Listed, target: &ObjectPath) -> Result<Look> {
         let there = match self.attempt.app.catalog.stat(&self.attempt.task.caller, target).await {
             Ok(there) => there,
-            Err(error) if error.code() == ErrorCode::NotFound => return Ok(Some(Condition::New)),
+            Err(error) if error.code() == ErrorCode::NotFound => return Ok(Look::Bring(Condition::New)),
             Err(error) => return Err(ApiError::from(error).with_path(target)),
         };
         let compare = match self.existing {
@@ -236,14 +249,16 @@ impl Copier<'_> {
             listed.entry.content.as_ref().is_some_and(|new| compare.is_same(looks(old), looks(new)))
         };
         match (&there, self.existing) {
-            (Entry { content: Some(old), .. }, Existing::Replaced(_)) if same(old) => Ok(None),
+            (Entry { content: Some(old), .. }, Existing::Replaced(_)) if same(old) => {
+                Ok(Look::Same(Box::new(old.clone())))
+            }
             (Entry { content: Some(old), .. }, Existing::Replaced(_)) => {
-                Ok(Some(Condition::Match(old.version)))
+                Ok(Look::Bring(Condition::Match(old.version)))
             }
             (Entry { content: Some(old), .. }, Existing::Refused)
                 if self.attempt.task.attempt > 1 && old.root.is_some() && same(old) =>
             {
-                Ok(None)
+                Ok(Look::Same(Box::new(old.clone())))
             }
             (Entry { content: None, .. }, _) => {
                 let detail = format!("cannot copy to {target}: a collection is there");

@@ -16,7 +16,7 @@ use super::Attempt;
 use super::evict::{Own, let_go};
 use crate::abroad::Copied;
 use crate::app::system_caller;
-use crate::fetch::{Become, Wanted};
+use crate::fetch::{Become, Brought, Wanted};
 use crate::{ApiError, AppState, OnPath as _, Result};
 
 /// Copies in one step.
@@ -83,6 +83,9 @@ async fn move_away(
         let own = own(&version.path, &stored, store.id);
         let is_readable = stored.replica.state.is_readable();
         if !is_readable || has_good_copy_here(attempt, &version, store.id).await? {
+            if is_readable {
+                attempt.progress.list_found(&version.path, version.version, version.size.0, version.root);
+            }
             // The home keeps it if it is the last good one.
             going.push(own);
             continue;
@@ -101,10 +104,13 @@ async fn move_away(
         wanted.push((own, Wanted { version, store: to }));
     }
     let (owns, wanted): (Vec<Own>, Vec<Wanted>) = wanted.into_iter().unzip();
-    let moved: Mutex<HashMap<VersionId, Result<Copied>>> = Mutex::default();
+    let moved: Mutex<HashMap<VersionId, Result<Brought>>> = Mutex::default();
     let goal = Become::Copies(space.clone());
     let fetch = attempt.fetch(goal, None);
-    let done = |version: &OpenVersion, outcome: Result<Copied>| {
+    let done = |version: &OpenVersion, outcome: Result<Brought>| {
+        if let Ok(Brought { copied: Copied::At(_), copy }) = &outcome {
+            attempt.progress.list(copy.clone());
+        }
         moved.lock().unwrap_or_else(PoisonError::into_inner).insert(version.version, outcome);
     };
     fetch.all(wanted, &done).await;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use percale_api::tasks::Looks;
 use percale_catalog::Content;
 use percale_client::Client;
+use percale_core::ids::VersionId;
 use percale_core::{ErrorCode, ObjectPath};
 use percale_federation::Member;
 
@@ -77,19 +78,19 @@ impl<'a> Home<'a> {
         }
     }
 
-    /// Tells whether an object there is now the same as another: a lost answer of ours may have made it.
-    pub async fn has_now(&self, path: &ObjectPath, like: &Content) -> bool {
+    /// Returns the version of an object there if it is now the same as another: a lost answer of ours may have made it.
+    pub async fn has_now(&self, path: &ObjectPath, like: &Content) -> Option<VersionId> {
         let there = match &self.elsewhere {
             None => {
                 let entry = self.attempt.app.catalog.stat(&self.attempt.task.caller, path).await;
-                entry.ok().and_then(|entry| entry.content).and_then(|content| content.root)
+                entry.ok().and_then(|entry| entry.content).map(|content| (content.version, content.root))
             }
             Some((_, client)) => {
                 let entry = client.stat(path).await;
-                entry.ok().and_then(|entry| entry.content).and_then(|content| content.root)
+                entry.ok().and_then(|entry| entry.content).map(|content| (content.version, content.root))
             }
         };
-        there.is_some() && there == like.root
+        there.filter(|(_, root)| root.is_some() && *root == like.root).map(|(version, _)| version)
     }
 }
 

@@ -13,7 +13,7 @@ mod progress;
 mod replicate;
 mod verify;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -29,6 +29,7 @@ use serde_json::Value;
 use tokio::sync::{Notify, Semaphore};
 use tokio_util::sync::CancellationToken;
 
+use crate::app::system_caller;
 use crate::fetch::{Become, Fetch, Flow, ForTask};
 use crate::http::auth::delegated_here;
 use crate::{ApiError, AppState, Result};
@@ -101,6 +102,16 @@ impl Stored {
             _ => "unknown",
         }
     }
+
+    /// Tells whether a task of this kind brings bytes, of which its receipt tells.
+    pub fn brings_bytes(&self) -> bool {
+        brings_bytes(&self.spec)
+    }
+}
+
+fn brings_bytes(spec: &TaskSpec) -> bool {
+    use TaskSpec::{Copy, Empty, Replicate, Sync};
+    matches!(spec, Replicate { .. } | Copy { .. } | Sync { .. } | Empty { .. })
 }
 
 /// The kinds that this release works on.
@@ -251,8 +262,30 @@ impl Attempt {
         Ok(stored.spec)
     }
 
+    /// Finds out what the receipt lists already, and what of it the step does again that the last attempt did not end.
+    async fn look_at_receipt(&self) -> Result<()> {
+        let (catalog, caller, id) = (&self.app.catalog, system_caller(), self.task.id);
+        let listed = catalog.task_copy_sums(&caller, id).await?.count;
+        let mut of_this_step = None;
+        if self.task.attempt > 1 {
+            let mut known = HashSet::new();
+            let mut after = self.progress.listed();
+            while let Some((last, copies)) = catalog.task_copies(&caller, id, after).await? {
+                known.extend(copies.into_iter().map(|copy| (copy.path, copy.version)));
+                after = last;
+            }
+            of_this_step = Some(known);
+        }
+        self.progress.listed_before(listed, of_this_step);
+        Ok(())
+    }
+
     async fn work(&self, spec: Result<TaskSpec>) -> Result<()> {
-        match spec? {
+        let spec = spec?;
+        if brings_bytes(&spec) {
+            self.look_at_receipt().await?;
+        }
+        match spec {
             TaskSpec::Verify { path, repair } => verify::run(self, &path, repair).await,
             TaskSpec::Delete { path } => delete::run(self, &path).await,
             TaskSpec::Copy { from, to, .. } => copy::run(self, &from, &to).await,

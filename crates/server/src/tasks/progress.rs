@@ -1,10 +1,13 @@
 //! How far an attempt is, and from where it would be repeated.
 
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use percale_catalog::{Task, TaskItem, TaskProgress, TaskReport};
-use percale_core::ObjectPath;
+use percale_catalog::{Task, TaskCopy, TaskItem, TaskProgress, TaskReport, Verified};
+use percale_core::ids::VersionId;
+use percale_core::tree::RootHash;
+use percale_core::{ObjectPath, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use crate::ApiError;
@@ -15,6 +18,9 @@ struct Cursor {
     v: u16,
     after: Option<String>,
     progress: TaskProgress,
+    /// How many copies the receipt listed at the end of the step.
+    #[serde(default)]
+    listed: u64,
 }
 
 /// Counts what an attempt does. Items that failed are reported at the end of their step, together with the cursor.
@@ -38,6 +44,12 @@ struct State {
     reported: u64,
     /// Why the step in hand has to be repeated.
     repeat: Option<ApiError>,
+    /// What was brought and not reported.
+    copies: Vec<TaskCopy>,
+    /// How many copies the receipt lists with these.
+    listed: u64,
+    /// Of the first step of a later attempt, which may have been begun before: what the receipt lists of it.
+    begun: Option<HashSet<(ObjectPath, VersionId)>>,
 }
 
 impl Progress {
@@ -49,7 +61,21 @@ impl Progress {
         let now = cursor.as_ref().map(|cursor| cursor.progress.clone()).unwrap_or_default();
         let (step, items) = (Vec::new(), Vec::new());
         let (is_changed, is_further, reported, repeat) = (false, false, 0, None);
-        let state = State { now, cursor, step, items, is_changed, is_further, reported, repeat };
+        let (copies, begun) = (Vec::new(), None);
+        let listed = cursor.as_ref().map_or(0, |cursor| cursor.listed);
+        let state = State {
+            now,
+            cursor,
+            step,
+            items,
+            is_changed,
+            is_further,
+            reported,
+            repeat,
+            copies,
+            listed,
+            begun,
+        };
         Self { state: Mutex::new(state), safe: Arc::default() }
     }
 
@@ -92,6 +118,48 @@ impl Progress {
         self.lock().is_further = true;
     }
 
+    /// Returns how many copies the receipt listed when the last step ended.
+    pub fn listed(&self) -> u64 {
+        self.lock().listed
+    }
+
+    /// Says how many copies the receipt lists; of a later attempt also which of them belong to the step that it begins with.
+    pub fn listed_before(&self, listed: u64, of_this_step: Option<HashSet<(ObjectPath, VersionId)>>) {
+        let mut state = self.lock();
+        (state.listed, state.begun) = (listed, of_this_step);
+    }
+
+    /// Notes an item that this attempt has brought: as [`achieved`](Self::achieved), with a line in the receipt.
+    pub fn brought(&self, copy: TaskCopy) {
+        self.achieved(1, copy.size);
+        self.list(copy);
+    }
+
+    /// Notes an item that is as it should be: as [`done`](Self::done), perhaps with a line in the receipt.
+    pub fn found_there(&self, path: &ObjectPath, version: VersionId, size: u64, root: Option<RootHash>) {
+        self.done(1, 0);
+        self.list_found(path, version, size, root);
+    }
+
+    /// Gives a copy a line in the receipt.
+    pub fn list(&self, copy: TaskCopy) {
+        let mut state = self.lock();
+        state.listed += 1;
+        state.copies.push(copy);
+    }
+
+    /// Gives a copy that was found a line in the receipt, where an earlier attempt may have brought it and was killed before
+    /// it could say so.
+    pub fn list_found(&self, path: &ObjectPath, version: VersionId, size: u64, root: Option<RootHash>) {
+        let is_new = |known: &HashSet<_>| !known.contains(&(path.clone(), version));
+        let may_be_ours = self.lock().begun.as_ref().is_some_and(is_new);
+        if let Some(root) = root.filter(|_| may_be_ours) {
+            let (path, verified, at_us) = (path.clone(), Verified::Found, Timestamp::now().as_micros());
+            let (sources, store) = (Vec::new(), None);
+            self.list(TaskCopy { path, version, size, root, sources, store, verified, at_us });
+        }
+    }
+
     /// Notes an item that was not done.
     pub fn failed(&self, path: &ObjectPath, outcome: &str, error: &ApiError) {
         let mut state = self.lock();
@@ -120,8 +188,9 @@ impl Progress {
         let failed = std::mem::take(&mut state.step);
         state.items.extend(failed);
         state.is_further |= state.cursor.as_ref().and_then(|cursor| cursor.after.as_ref()) != after.as_ref();
-        state.cursor = Some(Cursor { v: 1, after, progress: state.now.clone() });
+        state.cursor = Some(Cursor { v: 1, after, progress: state.now.clone(), listed: state.listed });
         state.is_changed = true;
+        state.begun = None;
     }
 
     /// Ends the last step: a repetition, if somebody asks for one, begins anew.
@@ -151,6 +220,7 @@ impl Progress {
             cursor,
             progress: state.now.clone(),
             items: std::mem::take(&mut state.items),
+            copies: std::mem::take(&mut state.copies),
             is_further,
         }
     }
@@ -162,6 +232,8 @@ impl Progress {
         state.is_further |= report.is_further;
         let later = std::mem::replace(&mut state.items, report.items);
         state.items.extend(later);
+        let later = std::mem::replace(&mut state.copies, report.copies);
+        state.copies.extend(later);
     }
 }
 

@@ -16,7 +16,7 @@ use super::Attempt;
 use super::verify::opened;
 use crate::abroad::Copied;
 use crate::app::system_caller;
-use crate::fetch::{Become, Wanted};
+use crate::fetch::{Become, Brought, Wanted};
 use crate::{ApiError, OnPath as _, Result};
 
 /// Entries in one step: what small objects fill all streams with.
@@ -37,16 +37,16 @@ pub(super) async fn run(attempt: &Attempt, path: &ObjectPath, from: Option<&str>
     let fetch = attempt.fetch(Become::Copies(space.clone()), first);
     let furthest: Mutex<Option<Position>> = Mutex::new(None);
     let full: Mutex<Option<ApiError>> = Mutex::new(None);
-    let done = |version: &OpenVersion, outcome: Result<Copied>| match outcome {
-        Ok(Copied::At(position)) => {
+    let done = |version: &OpenVersion, outcome: Result<Brought>| match outcome {
+        Ok(Brought { copied: Copied::At(position), copy }) => {
             let mut furthest = furthest.lock().unwrap_or_else(PoisonError::into_inner);
             if furthest.is_none_or(|known| (known.term, known.seq) < (position.term, position.seq)) {
                 *furthest = Some(position);
             }
-            attempt.progress.achieved(1, version.size.0);
+            attempt.progress.brought(copy);
         }
         // It was replaced or removed meanwhile, or somebody else brought it.
-        Ok(Copied::NotWanted) => attempt.progress.done(1, 0),
+        Ok(Brought { copied: Copied::NotWanted, .. }) => attempt.progress.done(1, 0),
         Err(error) => {
             if error.code() == ErrorCode::NoSpace {
                 full.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error.clone());
@@ -66,7 +66,8 @@ pub(super) async fn run(attempt: &Attempt, path: &ObjectPath, from: Option<&str>
         for listed in page.items.into_iter().filter(|listed| listed.entry.kind == EntryKind::Object) {
             let Some(version) = opened(listed, page.position) else { continue };
             if under_way.contains(&version.version) || is_here(attempt, &version).await? {
-                attempt.progress.done(1, 0);
+                let OpenVersion { path, version, size, root, .. } = &version;
+                attempt.progress.found_there(path, *version, size.0, *root);
                 continue;
             }
             let store = app.stores.for_new_data(&space.name).await?;

@@ -18,7 +18,7 @@ use super::Attempt;
 use crate::abroad::{Copied, from_problem};
 use crate::app::system_caller;
 use crate::authorize::limited;
-use crate::fetch::{Become, Fetch, Flow, Wanted};
+use crate::fetch::{Become, Brought, Fetch, Flow, Wanted};
 use crate::{ApiError, AppState, OnPath as _, Result};
 
 /// Entries in one step.
@@ -168,7 +168,7 @@ async fn replace(app: &AppState, version: &OpenVersion, replica: &Replica, actin
     let mut version = version.clone();
     version.replicas.retain(|other| other.store != replica.store);
     let bytes = version.size.0;
-    let outcome: Mutex<Option<Result<Copied>>> = Mutex::new(None);
+    let outcome: Mutex<Option<Result<Brought>>> = Mutex::new(None);
     let fetch = Fetch::new(
         app.clone(),
         Become::Copies(space),
@@ -182,8 +182,8 @@ async fn replace(app: &AppState, version: &OpenVersion, replica: &Replica, actin
         })
         .await;
     match outcome.into_inner().unwrap_or_else(PoisonError::into_inner) {
-        Some(Ok(Copied::At(_))) => Ok(Found { bytes, is_repaired: true }),
-        Some(Ok(Copied::NotWanted)) => {
+        Some(Ok(Brought { copied: Copied::At(_), .. })) => Ok(Found { bytes, is_repaired: true }),
+        Some(Ok(Brought { copied: Copied::NotWanted, .. })) => {
             let detail = "the home of the space does not take another copy of it now";
             Err(ApiError::new(ErrorCode::Conflict, detail))
         }

@@ -17,6 +17,7 @@ mod limits;
 mod lying;
 mod namespace;
 mod outgoing;
+mod receipts;
 mod redirects;
 mod refusals;
 mod restarts;

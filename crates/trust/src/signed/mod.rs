@@ -1,5 +1,6 @@
 //! What sites sign for each other: [`Statement`], [`Delegation`] and [`Ticket`] (`docs/design/trust.md`, "What is signed"),
-//! and [`KeyChange`] ("Joining, keys, removal"), which has the same header but claims of its own.
+//! and [`KeyChange`] ("Joining, keys, removal") and [`ReceiptSeal`] (`docs/design/tasks.md`, "Receipts"), which have the same header
+//! but claims of their own.
 //!
 //! **Participants.** The site that signs (`iss`), the site that is asked, sometimes a relay or a holder between them, and the
 //! user who is named. **Goals.** A signed text names who may use it, for what and until when; one form is never taken for
@@ -26,6 +27,7 @@
 mod delegation;
 mod envelope;
 mod key_change;
+mod receipt;
 mod replay;
 mod statement;
 mod ticket;
@@ -39,6 +41,7 @@ use percale_core::{ErrorCode, Timestamp};
 pub use delegation::{Delegation, MAX_DELEGATION_LIFE};
 pub use envelope::claimed_site;
 pub use key_change::{KeyChange, OLD_KEY_LIFE};
+pub use receipt::ReceiptSeal;
 pub use replay::ReplayGuard;
 pub use statement::{MAX_STATEMENT_LIFE, Statement};
 pub use ticket::{MAX_TICKET_LIFE, MAX_TICKET_RANGES, Ticket, TicketOp};

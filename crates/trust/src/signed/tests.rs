@@ -7,6 +7,7 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
 use percale_core::access::{Denied, Permission, decide};
 use percale_core::ids::{SpaceId, TaskId, TokenId, VersionId};
+use percale_core::tree::RootHash;
 use percale_core::{ByteRange, ObjectPath};
 use serde_json::{Value, json};
 
@@ -85,6 +86,37 @@ fn delegation() -> Delegation {
         issued: at(0),
         expires: at(86_400),
         id: TokenId(uuid(0xa4)),
+    }
+}
+
+fn receipt() -> ReceiptSeal {
+    ReceiptSeal {
+        site: alps(),
+        task: TaskId(uuid(0xb1)),
+        lines: 3,
+        digest: RootHash([0xab; 32]),
+        signed: at(0),
+    }
+}
+
+#[test]
+fn a_receipt_is_sealed_by_the_site_that_it_names() {
+    let text = receipt().sign(&key()).unwrap();
+    assert_eq!(text, include_str!("../../samples/receipt-v1.jwt").trim());
+    assert_eq!(with_roster(|site| ReceiptSeal::verify(&text, site)).unwrap(), receipt());
+    let other = Signatory { site: baltic(), name: "baltic", keys: &[key().public()], issuers: &[] };
+    assert_eq!(ReceiptSeal::verify(&text, &other), Err(SignedError::WrongIssuer));
+    let strange = SiteKey::from_seed([99; 32]).public();
+    let keys = Signatory { site: alps(), name: "alps", keys: &[strange], issuers: &[] };
+    assert!(matches!(ReceiptSeal::verify(&text, &keys), Err(SignedError::UnknownKey(_))));
+    let delegation = delegation().sign(&key()).unwrap();
+    let other = with_roster(|site| ReceiptSeal::verify(&delegation, site));
+    assert!(matches!(other, Err(SignedError::WrongType { .. })));
+    for at in 0..text.len() {
+        let mut bytes = text.clone().into_bytes();
+        bytes[at] = if bytes[at] == b'A' { b'B' } else { b'A' };
+        let changed = String::from_utf8(bytes).unwrap();
+        assert!(with_roster(|site| ReceiptSeal::verify(&changed, site)).is_err(), "byte {at}");
     }
 }
 
