@@ -144,12 +144,34 @@ pub struct NewTask {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, example = "200Mbit/s")]
     pub limit: Option<Rate>,
+    /// How the copies that it brings are verified: `replicate`, `copy`, `sync` and `empty`. Default `frames`.
+    #[serde(default, skip_serializing_if = "Verification::is_default")]
+    pub verify: Verification,
 }
 
 impl NewTask {
     /// Makes one without anything that may be left out.
     pub fn new(spec: TaskSpec) -> Self {
-        Self { spec, label: None, deadline: None, limit: None }
+        Self { spec, label: None, deadline: None, limit: None, verify: Verification::default() }
+    }
+}
+
+/// How it is made sure that a copy has the bytes of its version.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Verification {
+    /// Every group is compared with the hash tree when it comes, before it is written.
+    #[default]
+    Frames,
+    /// Besides, the whole is flushed, read back from the medium of the store and compared, before the copy has a name. A store
+    /// that cannot is refused.
+    Medium,
+}
+
+impl Verification {
+    /// Tells whether it is what holds where nothing is said.
+    pub fn is_default(&self) -> bool {
+        *self == Self::default()
     }
 }
 
@@ -235,6 +257,9 @@ pub struct Task {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, example = "200Mbit/s")]
     pub limit: Option<Rate>,
+    /// How the copies that it brings are verified.
+    #[serde(default, skip_serializing_if = "Verification::is_default")]
+    pub verify: Verification,
 }
 
 /// An item of a task that did not succeed.

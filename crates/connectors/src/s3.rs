@@ -296,6 +296,10 @@ impl Store for S3 {
         Ok(results)
     }
 
+    async fn read_back(&self, token: &StageToken) -> Result<Box<dyn ReadStream>> {
+        Err(unsupported(Operation::ReadBack, "a bucket does not say where it reads from").on(token))
+    }
+
     async fn publish(&self, files: Vec<Publish>) -> Result<Vec<Result<Published>>> {
         Ok(self.inner.each(files, |file| self.inner.publish_one(file)).await)
     }

@@ -245,6 +245,7 @@ async fn a_server_that_goes_away_is_unavailable_and_nothing_half_written_is_seen
 fn row(name: &str, can: &percale_store::Capabilities) -> String {
     let claims = [
         can.read.ranges,
+        can.read.medium,
         can.write.positioned,
         can.write.resumable,
         can.write.publish_if_absent,

@@ -8,6 +8,7 @@
 mod flow;
 mod kept;
 mod large;
+mod medium;
 mod whole;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
@@ -16,6 +17,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt as _, stream};
+use percale_api::tasks::Verification;
 use percale_api::uploads::PullItem;
 use percale_catalog::{Committed, OpenVersion, Space, TaskCopy, Verified};
 use percale_client::pull::{FrameStream, parse_problem};
@@ -25,11 +27,13 @@ use percale_core::{ByteRange, ErrorCode, ObjectPath, Timestamp};
 use percale_federation::Acting;
 use percale_mover::meter::InHand;
 use percale_mover::{Frame, Slots, Wait};
-use percale_store::SmallFile;
+use percale_store::{SmallFile, Staged};
 
 pub use self::flow::Flow;
 pub use self::kept::{ForTask, Unfinished, is_of_task};
 use self::large::Failing;
+pub(crate) use self::medium::may_verify;
+use self::medium::{SmallStaged, read_small_back, verified};
 use crate::abroad::Copied;
 use crate::publish::{MAX_BATCH, NewObject, StagedContent, key_for_stage};
 use crate::reading::{Reach, Reader, Source};
@@ -114,6 +118,8 @@ pub struct Fetch {
     failing: Failing,
     /// The task that goes on with what was brought of large objects, if an attempt ends early.
     task: Option<ForTask>,
+    /// How copies are verified.
+    verify: Verification,
 }
 
 /// A small object and the sites that are still to be asked for it; nothing stands for this one.
@@ -129,14 +135,21 @@ impl Fetch {
     /// Makes one. `acting` is for whom other sites are asked, `first` the site that is asked before others, `flow` what the
     /// bytes keep to.
     pub fn new(app: AppState, goal: Become, acting: Acting, first: Option<SiteId>, flow: Flow) -> Self {
-        let (slots, failing) = (Slots::default(), Failing::default());
-        Self { app, goal: Arc::new(goal), acting, first, flow, slots, failing, task: None }
+        let (slots, failing, verify) = (Slots::default(), Failing::default(), Verification::default());
+        Self { app, goal: Arc::new(goal), acting, first, flow, slots, failing, task: None, verify }
     }
 
     /// Keeps what was brought of large objects for the next attempt of a task, where an attempt ends early.
     #[must_use]
     pub fn for_task(mut self, task: ForTask) -> Self {
         self.task = Some(task);
+        self
+    }
+
+    /// Verifies copies in another way than by frames alone.
+    #[must_use]
+    pub fn verifying(mut self, how: Verification) -> Self {
+        self.verify = how;
         self
     }
 
@@ -154,6 +167,10 @@ impl Fetch {
     async fn bring(&self, wanted: Vec<Wanted>, done: OnEnd<'_>) {
         let (mut small, mut large) = (Vec::new(), Vec::new());
         for wanted in wanted {
+            if let Err(error) = may_verify(&wanted.store, self.verify) {
+                done(&wanted.version, Err(error.with_path(&wanted.version.path)));
+                continue;
+            }
             match self.source(&wanted.version).await.map(Arc::new) {
                 Ok(source) => match as_small(&wanted, &source) {
                     Some(one) => small.push(one),
@@ -222,11 +239,11 @@ impl Fetch {
         let versions: Vec<OpenVersion> = fetched.iter().map(|(one, _)| one.wanted.version.clone()).collect();
         let (app, goal, flow) = (self.app.clone(), self.goal.clone(), self.flow.clone());
         // What has arrived is written and told, whatever becomes of the task meanwhile.
-        let source = site.unwrap_or(app.site.id);
+        let (source, verify) = (site.unwrap_or(app.site.id), self.verify);
         let written = self
             .app
             .background
-            .spawn(async move { write_small(&app, &goal, &flow, &store, source, fetched).await });
+            .spawn(async move { write_small(&app, &goal, &flow, &store, (source, verify), fetched).await });
         let outcomes = match written.await {
             Ok(Ok(outcomes)) => outcomes,
             Ok(Err(error)) => versions.iter().map(|_| Err(error.clone())).collect(),
@@ -363,7 +380,7 @@ impl Fetch {
         let givers = Givers::default();
         let staged = self.stage(wanted, source, in_hand, &givers).await;
         let (content, kept) = staged.map_err(|error| error.with_path(path))?;
-        let (sources, verified) = (givers.sites(), Verified::Frames);
+        let (sources, verified) = (givers.sites(), verified(self.verify));
         let version = wanted.version.version;
         let copies = vec![Ready { path: path.clone(), version, content, sources, verified }];
         let (app, goal) = (self.app.clone(), self.goal.clone());
@@ -427,7 +444,7 @@ async fn write_small(
     goal: &Become,
     flow: &Flow,
     store: &Arc<OpenStore>,
-    source: SiteId,
+    (source, verify): (SiteId, Verification),
     fetched: Vec<(Small, Bytes)>,
 ) -> Result<Vec<Result<Brought>>> {
     let mut files = Vec::with_capacity(fetched.len());
@@ -436,6 +453,10 @@ async fn write_small(
         files.push(SmallFile { key: key_for_stage(store, &token)?, token, bytes: bytes.clone() });
     }
     let staged = flow.meter().waiting(Wait::Disk, store.store.stage_small(files)).await?;
+    let staged: Vec<Result<Staged>> = match verify {
+        Verification::Frames => staged.into_iter().map(|staged| staged.map_err(ApiError::from)).collect(),
+        Verification::Medium => read_back(app, store, flow, &fetched, staged).await,
+    };
     let mut outcomes: Vec<Option<Result<Brought>>> = Vec::with_capacity(fetched.len());
     let mut copies = Vec::with_capacity(fetched.len());
     for ((Small { wanted, tree, .. }, _), staged) in fetched.into_iter().zip(staged) {
@@ -443,17 +464,42 @@ async fn write_small(
         outcomes.push(match staged {
             Ok(staged) => {
                 let content = StagedContent { store: store.clone(), staged, tree };
-                let (sources, verified) = (vec![source], Verified::Frames);
+                let (sources, verified) = (vec![source], verified(verify));
                 copies.push(Ready { path, version, content, sources, verified });
                 None
             }
-            Err(error) => Some(Err(ApiError::from(error).with_path(&path))),
+            Err(error) => Some(Err(error.with_path(&path))),
         });
     }
     flow.meter().ended(copies.len() as u64);
     let mut told = flow.meter().waiting(Wait::Catalog, tell(app, goal, copies)).await?.into_iter();
     let lost = || Err(ApiError::internal("a copy ended without a result"));
     Ok(outcomes.into_iter().map(|outcome| outcome.or_else(|| told.next()).unwrap_or_else(lost)).collect())
+}
+
+/// Reads small files back, of those that were staged.
+async fn read_back(
+    app: &AppState,
+    store: &OpenStore,
+    flow: &Flow,
+    fetched: &[(Small, Bytes)],
+    staged: Vec<percale_store::Result<Staged>>,
+) -> Vec<Result<Staged>> {
+    let mut outcomes: Vec<Option<Result<Staged>>> = Vec::with_capacity(staged.len());
+    let mut files = Vec::with_capacity(staged.len());
+    for ((small, bytes), staged) in fetched.iter().zip(staged) {
+        outcomes.push(match staged {
+            Ok(staged) => {
+                let path = &small.wanted.version.path;
+                files.push(SmallStaged { staged, bytes: bytes.clone(), tree: &small.tree, path });
+                None
+            }
+            Err(error) => Some(Err(error.into())),
+        });
+    }
+    let mut back = read_small_back(app, store, flow.meter(), files).await.into_iter();
+    let lost = || Err(ApiError::internal("a copy was read back without a result"));
+    outcomes.into_iter().map(|outcome| outcome.or_else(|| back.next()).unwrap_or_else(lost)).collect()
 }
 
 async fn tell(app: &AppState, goal: &Become, copies: Vec<Ready>) -> Result<Vec<Result<Brought>>> {

@@ -142,6 +142,14 @@ impl Registry {
         self.open.read().expect("no holder of this lock panics").values().cloned().collect()
     }
 
+    /// Puts something around an open store, such as faults that somebody wants to see met.
+    pub fn wrap(&self, id: StoreId, wrap: impl FnOnce(SharedStore) -> SharedStore) {
+        let mut open = self.open.write().expect("no holder of this lock panics");
+        if let Some(store) = open.get_mut(&id) {
+            *store = Arc::new(OpenStore { row: store.row.clone(), store: wrap(store.store.clone()) });
+        }
+    }
+
     /// Forgets what is known of a store that was changed or removed.
     pub fn forget(&self, id: StoreId) {
         self.open.write().expect("no holder of this lock panics").remove(&id);

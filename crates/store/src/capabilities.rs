@@ -40,6 +40,9 @@ pub struct Capabilities {
 pub struct ReadCapabilities {
     /// A part can be read without what lies before it.
     pub ranges: bool,
+    /// [`crate::Store::read_back`] works: what was written can be read from the medium, past what is held in memory.
+    #[serde(default)]
+    pub medium: bool,
 }
 
 /// What a store can do for writing.

@@ -45,7 +45,7 @@ impl Memory {
     pub fn new(flavour: Flavour, capacity: ByteCount) -> Self {
         let is_fs = flavour == Flavour::FileSystem;
         let capabilities = Capabilities {
-            read: ReadCapabilities { ranges: true },
+            read: ReadCapabilities { ranges: true, medium: false },
             write: WriteCapabilities {
                 positioned: is_fs,
                 resumable: is_fs,
@@ -226,6 +226,10 @@ impl Store for Memory {
             }));
         }
         Ok(results)
+    }
+
+    async fn read_back(&self, token: &StageToken) -> Result<Box<dyn ReadStream>> {
+        Err(Error::unsupported(Operation::ReadBack, "memory has no medium below it").on(token))
     }
 
     async fn publish(&self, files: Vec<Publish>) -> Result<Vec<Result<Published>>> {

@@ -157,7 +157,7 @@ impl Inner {
 
 fn capabilities(config: &PosixConfig, is_writable: bool) -> Capabilities {
     Capabilities {
-        read: ReadCapabilities { ranges: true },
+        read: ReadCapabilities { ranges: true, medium: is_writable },
         write: WriteCapabilities {
             positioned: is_writable,
             resumable: is_writable,
@@ -218,6 +218,15 @@ impl Store for Posix {
     async fn stage_small(&self, files: Vec<SmallFile>) -> Result<Vec<Result<Staged>>> {
         self.make_fences(files.iter().map(|file| file.token.fence())).await?;
         self.run_staged(Operation::StageSmall, move |_, area| Ok(area.write_small(files))).await
+    }
+
+    async fn read_back(&self, token: &StageToken) -> Result<Box<dyn ReadStream>> {
+        let token = token.clone();
+        let work = move |inner: &Inner, area: &StageArea| {
+            let (file, key) = area.open_from_medium(&token)?;
+            read::Reader::back(file, key, inner.root.layout())
+        };
+        Ok(Box::new(self.run_staged(Operation::ReadBack, work).await?))
     }
 
     async fn publish(&self, files: Vec<Publish>) -> Result<Vec<Result<Published>>> {

@@ -78,6 +78,14 @@ pub trait Store: Debug + Send + Sync + 'static {
     /// - Does what `stage`, one write and `finish` would do.
     async fn stage_small(&self, files: Vec<SmallFile>) -> Result<Vec<Result<Staged>>>;
 
+    /// Flushes a staged file whose writing has ended, and reads it from the medium: not what the system still has in memory of
+    /// what was written.
+    ///
+    /// - Where reading from the medium is not claimed, it is `Unsupported`.
+    /// - A token that is not staged is `NotFound`.
+    /// - The file can be published afterwards as before.
+    async fn read_back(&self, token: &StageToken) -> Result<Box<dyn ReadStream>>;
+
     /// Makes staged files visible under their keys, each with its own result, in the order given.
     ///
     /// - Collections above a key are made as needed.

@@ -466,3 +466,43 @@ async fn a_root_that_cannot_be_written_is_read_only() {
     drop(store);
     drop(disk);
 }
+
+/// Tells whether a byte of a file is in memory; nothing where the file system does not say.
+fn is_in_memory(path: &Path, at: u64) -> Option<bool> {
+    use rustix::io::{Errno, ReadWriteFlags, preadv2};
+    let file = std::fs::File::open(path).unwrap();
+    let mut byte = [0];
+    let mut into = [std::io::IoSliceMut::new(&mut byte)];
+    match preadv2(&file, &mut into, at, ReadWriteFlags::NOWAIT) {
+        Ok(read) => Some(read == 1),
+        Err(Errno::AGAIN) => Some(false),
+        Err(_) => None,
+    }
+}
+
+#[tokio::test]
+async fn what_is_read_back_comes_from_the_medium() {
+    const SIZE: usize = 64 << 20;
+    let (dir, store) = open(Layout::Managed).await;
+    let stage = store.stage(StageOptions::new(token("one"))).await.unwrap();
+    for at in 0..SIZE >> 20 {
+        stage.write_at((at << 20) as u64, vec![at as u8; 1 << 20].into()).await.unwrap();
+    }
+    stage.finish().await.unwrap();
+    let file = root(&dir).join(".percale/stage/1/one");
+    let last = SIZE as u64 - 1;
+    let rustix::fs::StatFs { f_type, .. } = rustix::fs::statfs(&file).unwrap();
+    if f_type == 0x0102_1994 || is_in_memory(&file, last) != Some(true) {
+        eprintln!("SKIPPED: the file system does not tell what is in memory, or is nowhere else");
+        return;
+    }
+    let mut read = store.read_back(&token("one")).await.unwrap();
+    // The first pieces are in memory again by now, but not the last.
+    assert_eq!(is_in_memory(&file, last), Some(false));
+    let mut at = 0;
+    while let Some(piece) = read.next().await.unwrap() {
+        assert!(piece.iter().all(|byte| *byte == at as u8), "piece {at}");
+        at += 1;
+    }
+    assert_eq!(at, SIZE >> 20);
+}

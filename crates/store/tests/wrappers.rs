@@ -210,6 +210,27 @@ async fn wrong_bytes_are_really_wrong() {
     assert!(read.iter().all(|byte| *byte == 0));
 }
 
+#[tokio::test]
+async fn wrong_writes_are_wrong_on_the_storage() {
+    let memory = Memory::file_system();
+    let policy = ChaosPolicy { wrong_writes: 2, ..ChaosPolicy::default() };
+    let (store, _) = Chaos::new(Arc::new(memory.clone()), policy);
+    let stage = store.stage(StageOptions::new(token("one"))).await.unwrap();
+    for part in 0..2 {
+        stage.write_at(part * 100, vec![0; 100].into()).await.unwrap();
+    }
+    drop(stage);
+    for (name, wrong) in [("two", 0), ("three", 0)] {
+        store.put_small(token(name), key(name), vec![0; 100].into()).await.unwrap();
+        let read = memory.read_all(&key(name), ReadOptions::default(), ByteCount::mib(1)).await.unwrap();
+        assert_eq!(read.iter().map(|byte| byte.count_ones()).sum::<u32>(), wrong, "{name}");
+    }
+    let staged = store.publish_one(Publish::if_absent(token("one"), key("one"), None)).await.unwrap();
+    assert_eq!(staged.meta.size, ByteCount(200));
+    let read = memory.read_all(&key("one"), ReadOptions::default(), ByteCount::mib(1)).await.unwrap();
+    assert_eq!(read.iter().map(|byte| byte.count_ones()).sum::<u32>(), 2, "one bit in each piece");
+}
+
 /// Stages, marks and publishes one file: every kind of write point.
 async fn put(store: &dyn Store) -> percale_store::Result<()> {
     let stage = store.stage(StageOptions::new(token("one"))).await?;

@@ -1,7 +1,7 @@
 //! `replicate`, `evict`: which sites hold copies.
 
 use clap::Args;
-use percale_api::tasks::{NewTask, Task, TaskSpec};
+use percale_api::tasks::{NewTask, Task, TaskSpec, Verification};
 use percale_client::Client;
 use percale_core::{Rate, Timestamp};
 
@@ -25,6 +25,7 @@ Examples:
   percale replicate percale:/climate/run7 --to baltic --to coast
   percale replicate percale:/climate/run7 --to baltic --from alps     reads the copies at alps first
   percale replicate percale:/climate/run7 --to baltic --limit 200Mbit/s --deadline 8h
+  percale replicate percale:/climate/run7 --to baltic --verify medium    reads back what was written
   percale replicate 'percale:/climate/*.nc' --to baltic --detach      prints the ids of the tasks")]
 pub struct ReplicateArgs {
     /// What to copy, with everything below
@@ -77,7 +78,8 @@ pub async fn replicate(args: ReplicateArgs, context: &Context) -> Result {
             specs.push(TaskSpec::Replicate { path, to, from });
         }
     }
-    let order = Order { deadline: args.terms.deadline(), limit: args.limit, detach: args.detach };
+    let (deadline, verify) = (args.terms.deadline(), args.terms.verify());
+    let order = Order { deadline, verify, limit: args.limit, detach: args.detach };
     run(&client, specs, "replicating", order, context).await
 }
 
@@ -86,7 +88,7 @@ pub async fn evict(args: EvictArgs, context: &Context) -> Result {
     let client = context.client_for(&args.paths)?;
     let paths = wanted(&client, args.paths, context).await?;
     let specs = paths.into_iter().map(|path| TaskSpec::Evict { path: path.path, from: args.from.clone() });
-    let order = Order { deadline: None, limit: None, detach: args.detach };
+    let order = Order { deadline: None, verify: Verification::default(), limit: None, detach: args.detach };
     run(&client, specs.collect(), "evicting", order, context).await
 }
 
@@ -105,6 +107,7 @@ async fn wanted(client: &Client, paths: Vec<FabricPath>, context: &Context) -> R
 #[derive(Clone, Copy)]
 struct Order {
     deadline: Option<Timestamp>,
+    verify: Verification,
     limit: Option<Rate>,
     detach: bool,
 }
@@ -114,12 +117,12 @@ async fn run(
     client: &Client,
     specs: Vec<TaskSpec>,
     verb: &'static str,
-    Order { deadline, limit, detach }: Order,
+    Order { deadline, verify, limit, detach }: Order,
     context: &Context,
 ) -> Result {
     let mut tasks: Vec<Task> = Vec::with_capacity(specs.len());
     for spec in specs {
-        let new = NewTask { deadline, limit, ..NewTask::new(spec) };
+        let new = NewTask { deadline, limit, verify, ..NewTask::new(spec) };
         let task = context.interruptible(client.submit(&new)).await??;
         if detach {
             context.output.one(&task, |task| task.id.to_string(), |task| task.id.to_string())?;

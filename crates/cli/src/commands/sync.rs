@@ -164,6 +164,7 @@ async fn within(args: &SyncArgs, context: &Context, from: FabricPath, to: Fabric
     let new = NewTask {
         label: args.label.clone(),
         deadline: args.terms.deadline(),
+        verify: args.terms.verify(),
         limit: args.common.limit,
         ..NewTask::new(spec)
     };

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
-use percale_api::tasks::{Activity, Task, TaskItem, TaskSpec};
+use percale_api::tasks::{Activity, Task, TaskItem, TaskSpec, Verification};
 use percale_client::Client;
 use percale_core::ids::TaskId;
 use percale_core::state::TaskState;
@@ -33,9 +33,29 @@ pub struct Terms {
     /// Within the fabric: when the task gives up, as a length of time or a time: 2h, 2026-12-01T00:00Z
     #[arg(long, value_name = "WHEN")]
     deadline: Option<Deadline>,
+    /// Within the fabric: how copies are verified
+    #[arg(long, value_name = "HOW", default_value = "frames")]
+    verify: VerifyArg,
+}
+
+/// How copies are verified.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum VerifyArg {
+    /// Every group is compared when it comes
+    Frames,
+    /// Besides, the whole is read back from the medium and compared before it counts
+    Medium,
 }
 
 impl Terms {
+    /// Returns how copies are verified.
+    pub fn verify(&self) -> Verification {
+        match self.verify {
+            VerifyArg::Frames => Verification::Frames,
+            VerifyArg::Medium => Verification::Medium,
+        }
+    }
+
     /// Returns when the task gives up.
     pub fn deadline(&self) -> Option<Timestamp> {
         self.deadline.map(|deadline| deadline.time(Timestamp::now()))
@@ -319,6 +339,9 @@ fn show_task(task: &Task) -> String {
     ];
     if let Some(activity) = &task.activity {
         lines.extend(show_activity(task.state, activity));
+    }
+    if task.verify == Verification::Medium {
+        lines.push("verify    copies are read back from the medium".to_owned());
     }
     lines.extend(task.limit.map(|limit| format!("limit     {limit}")));
     lines.extend(task.label.as_ref().map(|label| format!("label     {label}")));

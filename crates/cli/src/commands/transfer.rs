@@ -415,11 +415,11 @@ async fn copy_within(context: &Context, args: &CpArgs, from: Vec<FabricPath>, to
         return Ok(());
     }
     let mut result = Ok(());
-    let deadline = args.terms.deadline();
+    let (deadline, verify) = (args.terms.deadline(), args.terms.verify());
     for (from, to) in copies {
         let spec = TaskSpec::Copy { from, to, at: args.to.clone() };
         let (label, limit) = (args.label.clone(), args.transfer.common.limit);
-        let new = NewTask { label, deadline, limit, ..NewTask::new(spec) };
+        let new = NewTask { label, deadline, limit, verify, ..NewTask::new(spec) };
         let submitted = client.submit(&new).await?;
         if args.detach {
             context.output.one(&submitted, |task| task.id.to_string(), |task| task.id.to_string())?;

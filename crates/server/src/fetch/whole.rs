@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use percale_api::tasks::Verification;
 use percale_core::ids::SiteId;
 use percale_core::tree::{GROUP_SIZE, HashTree, TreeHasher};
 use percale_core::{ByteRange, ErrorCode};
@@ -12,6 +13,7 @@ use percale_store::{Stage, StageOptions, StageToken, Staged, StoreKey};
 
 use super::kept::{Arrived, Kept};
 use super::large::Large;
+use super::medium::{note, wrong_again, wrong_groups};
 use super::{Fetch, Flow, Givers, Wanted};
 use crate::publish::{StagedContent, key_for_stage};
 use crate::reading::Source;
@@ -61,7 +63,8 @@ impl Fetch {
             let stage = store.store.stage(options).await?;
             let arrived = Arrived::new(Held::new(tree.size(), tree.root()));
             let large = self.streams(wanted, &tree, &*stage, (&arrived, in_hand, givers), streams);
-            large.bring(sites, Vec::new()).await?;
+            large.bring(sites.clone(), Vec::new()).await?;
+            self.read_back(store, &large, &sites).await?;
             let staged = finish(&self.flow, stage).await?;
             staging.keep();
             return Ok((content(staged), None));
@@ -71,8 +74,12 @@ impl Fetch {
             let stage = kept.stage().read().await;
             let stage = stage.as_deref().ok_or_else(|| ApiError::internal("nothing is staged"))?;
             let large = self.streams(wanted, &tree, stage, (kept.arrived(), in_hand, givers), streams);
+            let brought = async {
+                large.bring(sites.clone(), kept.believed()).await?;
+                self.read_back(store, &large, &sites).await
+            };
             tokio::select! {
-                brought = large.bring(sites, kept.believed()) => brought,
+                brought = brought => brought,
                 lost = kept.keep() => Err(lost),
             }
         };
@@ -116,7 +123,8 @@ impl Fetch {
         }
     }
 
-    /// Reads a version from its first byte to its last, from one copy after the other; or has the storage copy it.
+    /// Reads a version from its first byte to its last, from one copy after the other; or has the storage copy it. Once more, if
+    /// it was to be read back and was wrong.
     async fn stage_in_order(
         &self,
         wanted: &Wanted,
@@ -124,22 +132,32 @@ impl Fetch {
         in_hand: &InHand<'_>,
         givers: &Givers,
     ) -> Result<StagedContent> {
-        let store = &wanted.store;
-        let (staging, options) = Staging::begin(&self.app, wanted)?;
-        let can = &store.store.capabilities().write;
-        let original = source.on_own_store().filter(|(from, _)| from.row.id == store.row.id);
-        let (staged, tree) = match original.filter(|_| can.clone && can.positioned) {
-            Some((_, replica)) => {
-                givers.note(self.app.site.id);
-                clone_whole(store, &replica.key, &source, options).await?
+        let Wanted { store, version } = wanted;
+        for _ in 0..2 {
+            let (staging, options) = Staging::begin(&self.app, wanted)?;
+            let can = &store.store.capabilities().write;
+            let original = source.on_own_store().filter(|(from, _)| from.row.id == store.row.id);
+            let (staged, tree) = match original.filter(|_| can.clone && can.positioned) {
+                Some((_, replica)) => {
+                    givers.note(self.app.site.id);
+                    clone_whole(store, &replica.key, &source, options).await?
+                }
+                None => {
+                    let stage = store.store.stage(options).await?;
+                    write_whole(&self.app, &source, stage, &self.flow, in_hand, givers).await?
+                }
+            };
+            let wrong = match self.verify {
+                Verification::Frames => Vec::new(),
+                Verification::Medium => wrong_groups(store, self.flow.meter(), &staged.token, &tree).await?,
+            };
+            if wrong.is_empty() {
+                staging.keep();
+                return Ok(StagedContent { store: store.clone(), staged, tree });
             }
-            None => {
-                let stage = store.store.stage(options).await?;
-                write_whole(&self.app, &source, stage, &self.flow, in_hand, givers).await?
-            }
-        };
-        staging.keep();
-        Ok(StagedContent { store: store.clone(), staged, tree })
+            note(store, &version.path, &wrong);
+        }
+        Err(wrong_again(store, &version.path))
     }
 }
 

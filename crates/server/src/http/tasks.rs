@@ -7,7 +7,7 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode, header};
 use percale_api::peer::HandOver;
-use percale_api::tasks::{Activity, NewTask, Progress, Task, TaskItem, TaskSpec};
+use percale_api::tasks::{Activity, NewTask, Progress, Task, TaskItem, TaskSpec, Verification};
 use percale_api::{Page, Problem};
 use percale_catalog::{EntryKind, PeerState, TaskFilter};
 use percale_core::access::{Caller, Permission, Subject};
@@ -26,6 +26,7 @@ use super::paging::{Paging, limit, page};
 use super::{forward, header_value, idempotency};
 use crate::app::system_caller;
 use crate::authorize::{authorize, limited};
+use crate::fetch::may_verify;
 use crate::tasks::{Stored, may_be_emptied};
 use crate::{ApiError, AppState, OnPath as _, Result};
 
@@ -74,6 +75,7 @@ pub(super) fn describe(task: percale_catalog::Task) -> Result<Task> {
         changed: task.changed,
         deadline: task.deadline,
         limit: stored.limit,
+        verify: stored.verify,
     })
 }
 
@@ -256,7 +258,8 @@ async fn submit_new(
     check(app, caller, &new.spec).await?;
     let id = handed.as_ref().map(|handed| handed.id);
     let mut stored = Stored::new(new.spec);
-    (stored.label, stored.limit) = (new.label, new.limit);
+    (stored.label, stored.limit, stored.verify) = (new.label, new.limit, new.verify);
+    may_be_read_back(app, &stored).await?;
     stored.delegation = handed.map(|handed| handed.text);
     let task = percale_catalog::NewTask {
         id,
@@ -268,7 +271,8 @@ async fn submit_new(
     let task = app.catalog.submit_task(caller, task).await?;
     // A repetition is handed over with another delegation.
     let is_same = Stored::read(&task.spec).is_ok_and(|first| {
-        (&first.spec, &first.label, first.limit) == (&stored.spec, &stored.label, stored.limit)
+        (&first.spec, &first.label, first.limit, first.verify)
+            == (&stored.spec, &stored.label, stored.limit, stored.verify)
     });
     if !is_same {
         let detail = format!("this idempotency key was used for another task, {}", task.id);
@@ -276,6 +280,29 @@ async fn submit_new(
     }
     app.tasks.wake();
     describe(task)
+}
+
+/// Finds out whether what a task brings can be verified as is asked for.
+async fn may_be_read_back(app: &AppState, stored: &Stored) -> Result<()> {
+    if stored.verify == Verification::Frames {
+        return Ok(());
+    }
+    let to = match &stored.spec {
+        TaskSpec::Replicate { path: to, .. } | TaskSpec::Copy { to, .. } | TaskSpec::Sync { to, .. } => to,
+        // It goes to several stores, and each is asked when it is its turn.
+        TaskSpec::Empty { .. } => return Ok(()),
+        _ => {
+            let detail =
+                format!("cannot submit a task: one of the kind {} brings no bytes to verify", stored.kind());
+            return Err(ApiError::invalid(detail));
+        }
+    };
+    let Some(space) = to.space() else { return Ok(()) };
+    match app.stores.for_new_data(&space).await {
+        Ok(store) => may_verify(&store, stored.verify).on_path(to),
+        // The task waits for a store as any other one does.
+        Err(_) => Ok(()),
+    }
 }
 
 /// Finds out at once what would fail for certain. The task's steps are decided upon again, one by one.

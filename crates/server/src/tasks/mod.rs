@@ -17,7 +17,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use percale_api::tasks::TaskSpec;
+use percale_api::tasks::{TaskSpec, Verification};
 use percale_catalog::{Task, TaskFault, TaskHolder, TaskOutcome, TaskReport};
 use percale_core::ids::{SiteId, TaskId};
 use percale_core::state::TaskState;
@@ -65,11 +65,14 @@ pub(crate) struct Stored {
     /// How fast it may bring bytes from other sites.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<Rate>,
+    /// How its copies are verified.
+    #[serde(default, skip_serializing_if = "Verification::is_default")]
+    pub verify: Verification,
 }
 
 impl Stored {
     pub fn new(spec: TaskSpec) -> Self {
-        Self { v: 1, spec, label: None, delegation: None, limit: None }
+        Self { v: 1, spec, label: None, delegation: None, limit: None, verify: Verification::default() }
     }
 
     pub fn read(stored: &Value) -> Result<Self> {
@@ -217,6 +220,7 @@ pub(crate) struct Attempt {
     stop: CancellationToken,
     acting: Acting,
     flow: Flow,
+    verify: Verification,
     activity: Activity,
 }
 
@@ -228,7 +232,9 @@ async fn work_on(app: AppState, holder: TaskHolder, task: Task) {
     let acting = Acting::User(task.caller.clone());
     let flow = Flow::new(app.traffic.clone(), None);
     let activity = Activity::new(progress.bytes_done());
-    let mut attempt = Attempt { app: app.clone(), task, holder, progress, stop, acting, flow, activity };
+    let verify = Verification::default();
+    let mut attempt =
+        Attempt { app: app.clone(), task, holder, progress, stop, acting, flow, verify, activity };
     let spec = attempt.begin();
     let attempt = attempt;
     tracing::info!(task = %id, kind = attempt.task.kind, attempt = attempt.task.attempt, "task begun");
@@ -254,6 +260,7 @@ impl Attempt {
     fn begin(&mut self) -> Result<TaskSpec> {
         let stored = Stored::read(&self.task.spec)?;
         self.flow = Flow::new(self.app.traffic.clone(), stored.limit);
+        self.verify = stored.verify;
         if let Some(delegation) = stored.delegation {
             // The site that signed it may have been removed meanwhile, or its time be over.
             delegated_here(&self.app, &delegation)?;
@@ -310,7 +317,8 @@ impl Attempt {
     /// Returns what brings bytes for this task. `first` is the site that is asked before others.
     fn fetch(&self, goal: Become, first: Option<SiteId>) -> Fetch {
         let task = ForTask { id: self.task.id, safe: self.progress.safe() };
-        Fetch::new(self.app.clone(), goal, self.acting.clone(), first, self.flow.clone()).for_task(task)
+        let fetch = Fetch::new(self.app.clone(), goal, self.acting.clone(), first, self.flow.clone());
+        fetch.for_task(task).verifying(self.verify)
     }
 
     /// Notes an item that was not done. If it may be done later, this step is repeated by the next attempt, until some
@@ -444,11 +452,12 @@ mod tests {
         assert_eq!(Stored::read(&value).unwrap(), stored);
         let evict = TaskSpec::Evict { path: "/s/a".parse().unwrap(), from: "baltic".into() };
         let limit = Some("200Mbit/s".parse().unwrap());
-        let stored = Stored { delegation: Some("eyJ".into()), limit, ..Stored::new(evict) };
+        let verify = Verification::Medium;
+        let stored = Stored { delegation: Some("eyJ".into()), limit, verify, ..Stored::new(evict) };
         let value = stored.write().unwrap();
         let expected = serde_json::json!({
             "v": 1, "spec": {"kind": "evict", "path": "/s/a", "from": "baltic"}, "delegation": "eyJ",
-            "limit": "200Mbit/s"
+            "limit": "200Mbit/s", "verify": "medium"
         });
         assert_eq!(value, expected);
         assert_eq!(Stored::read(&value).unwrap(), stored);

@@ -15,6 +15,7 @@ mod keys;
 mod liar;
 mod limits;
 mod lying;
+mod medium;
 mod namespace;
 mod outgoing;
 mod receipts;

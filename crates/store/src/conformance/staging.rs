@@ -20,6 +20,7 @@ trials![
     writes_beyond_the_announced_size,
     finish_of_an_incomplete_file,
     staged_bytes_can_be_read_back,
+    staged_files_are_read_from_the_medium,
     markers_are_kept,
     clone_is_independent,
     discard_is_repeatable,
@@ -171,6 +172,27 @@ async fn staged_bytes_can_be_read_back(c: Context) -> Outcome {
     }
     ensure!(read?.as_ref() == b"cdef", "other bytes");
     ensure!(stage.read_at(ByteRange::at(100, 5)).await?.is_empty(), "bytes behind the end");
+    Ok(())
+}
+
+async fn staged_files_are_read_from_the_medium(c: Context) -> Outcome {
+    let bytes = content(3_500_000, 9);
+    let file = c.stage_bytes("one", "file", &bytes).await?;
+    let read = c.store.read_back(&token("one")).await;
+    if !c.can().read.medium {
+        return expect(read.map(drop), &[ErrorKind::Unsupported], "read back from the medium");
+    }
+    let mut read = read?;
+    ensure!(read.range().len() == bytes.len() as u64, "range is {}", read.range());
+    let mut back = Vec::new();
+    while let Some(piece) = read.next().await? {
+        back.extend_from_slice(&piece);
+    }
+    ensure!(back == bytes, "other bytes");
+    let missing = c.store.read_back(&token("another")).await.map(drop);
+    expect(missing, &[ErrorKind::NotFound], "read back what is not staged")?;
+    c.store.publish_one(file).await?;
+    ensure!(c.get("file").await?.as_ref() == bytes, "other bytes when published");
     Ok(())
 }
 

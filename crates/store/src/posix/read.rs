@@ -7,7 +7,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::Bytes;
 use percale_core::ByteRange;
-use rustix::fs::Advice;
+use rustix::fs::{Advice, Statx};
 use rustix::io::Errno;
 use tokio::task::JoinHandle;
 
@@ -42,7 +42,17 @@ impl Reader {
     /// Opens the file and reads the first piece, so that a small file costs one hop to a blocking thread.
     pub(super) fn open(root: &Root, key: StoreKey, options: &ReadOptions) -> Result<Self> {
         let (file, stat) = root.open_file(&key, Operation::Read)?;
-        let meta = meta(&stat);
+        Self::of(file, &stat, key, root.layout(), options)
+    }
+
+    /// Reads an open file whole.
+    pub(super) fn back(file: OwnedFd, key: StoreKey, layout: Layout) -> Result<Self> {
+        let stat = statx_fd(&file).map_err(|errno| path_error(Operation::ReadBack, errno).on(&key))?;
+        Self::of(file, &stat, key, layout, &ReadOptions::default())
+    }
+
+    fn of(file: OwnedFd, stat: &Statx, key: StoreKey, layout: Layout, options: &ReadOptions) -> Result<Self> {
+        let meta = meta(stat);
         if options.if_generation.is_some() && options.if_generation != meta.generation {
             return Err(Error::new(ErrorKind::Changed, Operation::Read).on(&key));
         }
@@ -57,8 +67,8 @@ impl Reader {
                 Advice::Sequential,
             );
         }
-        let opened = Fingerprint::of(root.layout(), &stat);
-        let source = Source { file, key, layout: root.layout(), opened };
+        let opened = Fingerprint::of(layout, stat);
+        let source = Source { file, key, layout, opened };
         let mut reader = Self {
             source: Arc::new(source),
             meta,

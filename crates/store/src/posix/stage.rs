@@ -9,13 +9,14 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use percale_core::ids::Fence;
 use percale_core::{ByteCount, ByteRange};
-use rustix::fs::{AtFlags, FallocateFlags, Gid, Mode, OFlags, Statx};
+use rustix::fs::{Advice, AtFlags, FallocateFlags, Gid, Mode, OFlags, Statx};
 use rustix::io::Errno;
 
 use super::config::{Layout, Ownership, PosixConfig};
 use super::root::{
     Fingerprint, Root, identity, make_dir, open_dir_at, path_error, statx_at, statx_fd, write_all_at,
 };
+use crate::key::STAGE;
 use crate::{
     Error, ErrorKind, FileIdentity, Operation, Result, SmallFile, Stage, StageOptions, StageToken, Staged,
     StoreKey,
@@ -196,6 +197,20 @@ impl StageArea {
         compared.map(|()| stage)
     }
 
+    /// Opens a staged file such that its bytes come from the medium.
+    pub(super) fn open_from_medium(&self, token: &StageToken) -> Result<(OwnedFd, StoreKey)> {
+        let wrong = fail(Operation::ReadBack, token);
+        let dir = self.find_fence(token.fence()).map_err(&wrong)?.ok_or_else(|| wrong(Errno::NOENT))?;
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = rustix::fs::openat(&dir, token.name(), flags, Mode::empty()).map_err(&wrong)?;
+        drop_from_memory(&file).map_err(&wrong)?;
+        // Only named in errors.
+        let key = StoreKey::parse(&format!("{STAGE}/{}/{}", token.fence(), token.name()));
+        let key =
+            key.map_err(|error| Error::new(ErrorKind::InvalidKey, Operation::ReadBack).caused_by(error))?;
+        Ok((file, key))
+    }
+
     pub(super) fn discard(&self, token: &StageToken) -> Result<bool> {
         let wrong = fail(Operation::Discard, token);
         let Some(dir) = self.find_fence(token.fence()).map_err(&wrong)? else { return Ok(false) };
@@ -261,6 +276,12 @@ impl StageArea {
 
 fn describe(token: StageToken, stat: &Statx) -> Staged {
     Staged { token, size: ByteCount(stat.stx_size), identity: Some(identity(stat)) }
+}
+
+/// Flushes a file, and has the system forget what it holds of it in memory. Only what was flushed can be forgotten.
+fn drop_from_memory(file: &OwnedFd) -> rustix::io::Result<()> {
+    rustix::fs::fdatasync(file)?;
+    rustix::fs::fadvise(file, 0, None, Advice::DontNeed)
 }
 
 /// Removes a file; tells whether it was there.

@@ -31,6 +31,8 @@ pub struct ChaosPolicy {
     pub short_reads: f64,
     /// The share of pieces in which one bit is wrong.
     pub wrong_bytes: f64,
+    /// The first so many pieces or small files that are written have a wrong bit on the storage, and nobody is told.
+    pub wrong_writes: u64,
     /// The storage is full from this write on, counted from 1 over everything that needs room: staging, writing, markers,
     /// flushing, publishing, making collections.
     pub full_at_write: Option<u64>,
@@ -48,6 +50,7 @@ pub struct ChaosLayer {
 struct State {
     is_healed: AtomicBool,
     writes: AtomicU64,
+    wrong_writes: AtomicU64,
 }
 
 /// Ends the faults of a [`Chaos`], and tells what was counted.
@@ -86,6 +89,15 @@ impl ChaosLayer {
 
     fn happens(&self, share: f64) -> bool {
         share > 0.0 && !self.is_healed() && self.random(|random| random.f64()) < share
+    }
+
+    fn with_wrong_bit(&self, bytes: &[u8]) -> Bytes {
+        let mut wrong = bytes.to_vec();
+        let at = self.random(|random| random.usize(0..wrong.len() * 8));
+        if let Some(byte) = wrong.get_mut(at / 8) {
+            *byte ^= 1 << (at % 8);
+        }
+        wrong.into()
     }
 
     fn is_full(&self, operation: Operation) -> bool {
@@ -139,15 +151,20 @@ impl Layer for ChaosLayer {
         }
     }
 
+    fn alter_written(&self, bytes: Bytes) -> Bytes {
+        if bytes.is_empty() || self.policy.wrong_writes == 0 || self.is_healed() {
+            return bytes;
+        }
+        match self.state.wrong_writes.fetch_add(1, Ordering::SeqCst) < self.policy.wrong_writes {
+            true => self.with_wrong_bit(&bytes),
+            false => bytes,
+        }
+    }
+
     fn alter(&self, piece: Bytes) -> Bytes {
-        if piece.is_empty() || !self.happens(self.policy.wrong_bytes) {
-            return piece;
+        match piece.is_empty() || !self.happens(self.policy.wrong_bytes) {
+            true => piece,
+            false => self.with_wrong_bit(&piece),
         }
-        let mut wrong = piece.to_vec();
-        let at = self.random(|random| random.usize(0..wrong.len() * 8));
-        if let Some(byte) = wrong.get_mut(at / 8) {
-            *byte ^= 1 << (at % 8);
-        }
-        wrong.into()
     }
 }

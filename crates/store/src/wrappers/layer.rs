@@ -56,6 +56,11 @@ pub trait Layer: Debug + Send + Sync + 'static {
         len
     }
 
+    /// May change the bytes written.
+    fn alter_written(&self, bytes: Bytes) -> Bytes {
+        bytes
+    }
+
     /// May change the bytes read.
     fn alter(&self, piece: Bytes) -> Bytes {
         piece
@@ -166,6 +171,8 @@ impl<L: Layer> Store for Wrapped<L> {
 
     async fn stage_small(&self, files: Vec<SmallFile>) -> Result<Vec<Result<Staged>>> {
         let bytes: u64 = files.iter().map(|file| file.bytes.len() as u64).sum();
+        let altered = |file: SmallFile| SmallFile { bytes: self.layer.alter_written(file.bytes), ..file };
+        let files: Vec<SmallFile> = files.into_iter().map(altered).collect();
         self.layer.moved(Operation::StageSmall, bytes).await;
         let is_repetition = AtomicBool::new(false);
         let attempt = |files: Vec<SmallFile>| -> Work<'_, Vec<Result<Staged>>> {
@@ -178,6 +185,11 @@ impl<L: Layer> Store for Wrapped<L> {
             })
         };
         self.layer.batch(Operation::StageSmall, files, attempt).await
+    }
+
+    async fn read_back(&self, token: &StageToken) -> Result<Box<dyn ReadStream>> {
+        let inner = self.layer.call(Operation::ReadBack, || self.store.read_back(token)).await?;
+        Ok(Box::new(WrappedBack { layer: self.layer.clone(), inner }))
     }
 
     async fn publish(&self, files: Vec<Publish>) -> Result<Vec<Result<Published>>> {
@@ -295,6 +307,31 @@ impl<L: Layer> ReadStream for WrappedRead<L> {
     }
 }
 
+/// A staged file that is read back. A read that failed is not repeated: the whole is read back again by whoever asked.
+struct WrappedBack<L> {
+    layer: Arc<L>,
+    inner: Box<dyn ReadStream>,
+}
+
+#[async_trait]
+impl<L: Layer> ReadStream for WrappedBack<L> {
+    fn meta(&self) -> &Meta {
+        self.inner.meta()
+    }
+
+    fn range(&self) -> ByteRange {
+        self.inner.range()
+    }
+
+    async fn next(&mut self) -> Result<Option<Bytes>> {
+        let Some(piece) = self.layer.step(Operation::ReadBack, self.inner.next()).await? else {
+            return Ok(None);
+        };
+        self.layer.moved(Operation::ReadBack, piece.len() as u64).await;
+        Ok(Some(self.layer.alter(piece)))
+    }
+}
+
 struct WrappedList<L> {
     wrapped: Wrapped<L>,
     inner: Box<dyn ListStream>,
@@ -352,6 +389,7 @@ impl<L: Layer> Stage for WrappedStage<L> {
 
     async fn write_at(&self, offset: u64, bytes: Bytes) -> Result<()> {
         self.layer.moved(Operation::Write, bytes.len() as u64).await;
+        let bytes = self.layer.alter_written(bytes);
         if self.can_repeat {
             self.layer.call(Operation::Write, || self.inner.write_at(offset, bytes.clone())).await
         } else {

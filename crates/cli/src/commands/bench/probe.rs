@@ -244,7 +244,7 @@ impl<'a> Probes<'a> {
 
     /// Has a site do something; tells how long the site took, from accepting it to its end.
     async fn task(&self, spec: TaskSpec) -> Result<Duration> {
-        let new = NewTask { spec, label: Some("bench".to_owned()), deadline: None, limit: None };
+        let new = NewTask { label: Some("bench".to_owned()), ..NewTask::new(spec) };
         let task = self.context.interruptible(self.client.submit(&new)).await??;
         let quiet = Context { output: self.context.output.silent(), ..self.context.clone() };
         let id = task.id;
@@ -263,7 +263,7 @@ impl<'a> Probes<'a> {
     /// Removes a collection at the site; goes on after Ctrl-C.
     async fn delete(&self, path: &ObjectPath) -> Result {
         let spec = TaskSpec::Delete { path: path.clone() };
-        let new = NewTask { spec, label: Some("bench".to_owned()), deadline: None, limit: None };
+        let new = NewTask { label: Some("bench".to_owned()), ..NewTask::new(spec) };
         let mut task = self.client.submit(&new).await?;
         while !task.state.is_final() {
             tokio::time::sleep(Duration::from_millis(50)).await;
