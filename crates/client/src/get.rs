@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use percale_api::entries::{Content, Entry, Kind};
 use percale_core::{ErrorCode, ObjectPath};
 use percale_mover::Slots;
+use percale_mover::tuning::next_request;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -33,10 +34,13 @@ const LARGE: u64 = 8 << 20;
 /// The same for one that is got alone: there are no others to fill the streams.
 const LARGE_ALONE: u64 = 2 << 20;
 /// Most objects and bytes of one request for small ones.
-const BATCH_ITEMS: usize = 1000;
+const BATCH_ITEMS: usize = 500;
 const BATCH_BYTES: u64 = 64 << 20;
-/// What the listing may be ahead of the transfer: one page.
+/// What the listing may be ahead of the transfer.
 const FOUND_AHEAD: usize = 4096;
+/// Entries of the first page, so that the transfer begins soon; and by what each is larger than the one before.
+const FIRST_PAGE: u32 = 250;
+const PAGES_GROW: u32 = 8;
 
 /// How to get.
 #[derive(Clone, Default)]
@@ -142,6 +146,22 @@ impl Client {
                 return Err(Error::new(ErrorKind::Usage, ErrorCode::NotACollection, operation, detail));
             }
         }
+        self.get_collection(path, local, options).await
+    }
+
+    /// The same for a collection that was looked at already.
+    ///
+    /// # Errors
+    /// As [`Client::get_file`].
+    ///
+    /// # Cancellation
+    /// As [`Client::get_file`].
+    pub async fn get_collection(
+        &self,
+        path: &ObjectPath,
+        local: &Path,
+        options: &GetOptions,
+    ) -> crate::Result<Report> {
         if !options.dry_run {
             make_directory(local.to_owned()).await?;
         }
@@ -170,6 +190,7 @@ impl Client {
             jobs: JoinSet::new(),
             batch: Vec::new(),
             batch_bytes: 0,
+            requests: 0,
             wrote_small: wrote_small.clone(),
         };
         report.interrupted = tokio::select! {
@@ -196,10 +217,12 @@ async fn list(
     options: GetOptions,
     found: mpsc::Sender<Result<Wanted, Item>>,
 ) {
-    let listing = ListOptions { recursive: true, limit: Some(percale_api::MAX_PAGE), replicas: false };
+    let mut limit = FIRST_PAGE;
     let mut cursor = None;
     let mut refused: Vec<ObjectPath> = Vec::new();
     loop {
+        let listing = ListOptions { recursive: true, limit: Some(limit), replicas: false };
+        limit = (limit * PAGES_GROW).min(percale_api::MAX_PAGE);
         let page = match client.list(&root, listing, cursor.as_deref()).await {
             Ok(page) => page,
             Err(error) => {
@@ -287,6 +310,8 @@ struct Transfer<'a> {
     jobs: JoinSet<Ended>,
     batch: Vec<Wanted>,
     batch_bytes: u64,
+    /// Requests for small objects up to now.
+    requests: usize,
     wrote_small: Arc<AtomicBool>,
 }
 
@@ -394,7 +419,8 @@ impl Transfer<'_> {
         } else {
             self.batch_bytes += wanted.content.size;
             self.batch.push(wanted);
-            if self.batch.len() >= BATCH_ITEMS || self.batch_bytes >= BATCH_BYTES {
+            let most = next_request(self.requests, self.client.streams(), BATCH_ITEMS);
+            if self.batch.len() >= most || self.batch_bytes >= BATCH_BYTES {
                 self.flush();
             }
         }
@@ -405,6 +431,7 @@ impl Transfer<'_> {
             return;
         }
         self.batch_bytes = 0;
+        self.requests += 1;
         self.wrote_small.store(true, Ordering::Relaxed);
         let batch = std::mem::take(&mut self.batch);
         let (client, slots, progress) =

@@ -26,6 +26,7 @@ mod elsewhere;
 pub mod error;
 pub mod events;
 pub mod extra;
+mod feed;
 pub mod get;
 mod local;
 pub mod peer;

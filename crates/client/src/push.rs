@@ -1,10 +1,11 @@
-//! Many small files in one stream of frames, published by the server as one batch.
+//! Many small files in one stream of frames, published by the server while it goes on.
 
-use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
+use futures::StreamExt as _;
 use percale_api::Problem;
-use percale_api::uploads::{Committed, Condition, ItemDone, PushItem, PushResult, PushResults};
+use percale_api::uploads::{Committed, ItemDone, PushItem, PushResult, PushResults};
 use percale_core::tree::{GROUP_SIZE, HashTree, RootHash, group_count, hash_group};
 use percale_core::{ErrorCode, ObjectPath};
 use percale_mover::Encoder;
@@ -13,24 +14,24 @@ use crate::answer::parse_json;
 use crate::body::{Parts, Pieces, body};
 use crate::client::Client;
 use crate::error::{Error, ErrorKind, Retry};
+use crate::feed::{Taker, Wanted};
 use crate::local::{Buffers, Source};
 use crate::progress::Progress;
 
-/// Most files of a batch. Beyond some hundreds the cost of a batch (two transactions, two flushes) no longer shows.
-pub(crate) const MAX_FILES: usize = 500;
-/// Most bytes of a batch: what is sent again if the answer is lost.
-pub(crate) const MAX_BYTES: u64 = 32 << 20;
-/// Largest answer: 500 results with long paths.
-const MAX_ANSWER: usize = 8 << 20;
-
-/// One file of a batch.
-#[derive(Debug, Clone)]
-pub(crate) struct PushFile {
-    pub local: PathBuf,
-    pub target: ObjectPath,
-    pub size: u64,
-    pub condition: Condition,
-}
+/// Most files of a stream, so that their results fit one answer.
+const MAX_FILES: usize = 2000;
+/// Most bytes of a stream: what is sent again if the answer is lost.
+const MAX_BYTES: u64 = 32 << 20;
+/// Most bytes of paths and what else is said of the files. The format allows 4 MiB (`docs/design/frames.md`).
+const MAX_INFO: usize = 3 << 20;
+/// What is said of a file beside its path, at most.
+const INFO: usize = 256;
+/// Largest answer: 2000 results, or fewer with long paths, each of which may be repeated in a hint.
+const MAX_ANSWER: usize = 16 << 20;
+/// For how long a stream waits for a further file before it ends.
+pub(crate) const WAIT: Duration = Duration::from_millis(20);
+/// Files that are compared at once with what is there already.
+const COMPARED_AT_ONCE: usize = 16;
 
 /// What became of it.
 pub(crate) enum Pushed {
@@ -40,27 +41,37 @@ pub(crate) enum Pushed {
     Failed(Error),
 }
 
-/// Pushes a batch, again as long as that can help. The answer has a result for each file, in their order.
-pub(crate) async fn push(client: &Client, files: Vec<PushFile>, progress: &Arc<Progress>) -> Vec<Pushed> {
-    let files = Arc::new(files);
+/// Pushes files as they come, as many as a stream takes, and those that failed again as long as that can help. Returns what
+/// became of each, in the order in which they were taken.
+pub(crate) async fn push(client: &Client, taker: Taker, progress: &Arc<Progress>) -> Vec<(Wanted, Pushed)> {
+    let files = Files::default();
+    let mut results: Vec<Option<Pushed>> = Vec::new();
     let mut attempts = client.attempts();
-    let mut results: Vec<Option<Pushed>> = files.iter().map(|_| None).collect();
+    let mut source = taker.next(MAX_BYTES, Duration::ZERO).map(|first| Take::Feed(first, taker));
     // After a fault the next request carries half as many, so that even a link that breaks all the time carries some.
-    let mut most = files.len();
-    loop {
-        let open: Vec<usize> = (0..files.len()).filter(|at| results[*at].is_none()).take(most).collect();
-        let operation = match open.as_slice() {
-            [] => break,
-            [only] => format!("put {}", files[*only].target),
-            several => format!("put {} files", several.len()),
-        };
+    let mut most = usize::MAX;
+    while let Some(take) = source.take() {
         let mut fault = None;
-        match push_once(client, &operation, &files, &open, progress).await {
+        let open = match &take {
+            Take::Feed(..) => None,
+            Take::Again(open) => Some(open.clone()),
+        };
+        let sent = push_once(client, &files, take, progress).await;
+        let known = files.known();
+        results.resize_with(known.len(), || None);
+        let open = open.unwrap_or_else(|| (0..known.len()).collect());
+        match sent {
             Ok(outcomes) => {
-                for (at, outcome) in open.iter().copied().zip(outcomes) {
-                    match settle(client, &files[at], outcome).await {
+                let mut settling = Vec::with_capacity(open.len());
+                for (at, outcome) in open.iter().zip(outcomes) {
+                    settling.push(settle(client, &known[*at], outcome));
+                }
+                let settling = futures::stream::iter(settling).buffered(COMPARED_AT_ONCE);
+                let settled: Vec<Pushed> = settling.collect().await;
+                for (at, settled) in open.iter().copied().zip(settled) {
+                    match settled {
                         Pushed::Failed(error) if error.retry() == Retry::Temporary => {
-                            progress.retract(files[at].size);
+                            progress.retract(known[at].size);
                             fault = Some(error);
                         }
                         settled => {
@@ -75,16 +86,40 @@ pub(crate) async fn push(client: &Client, files: Vec<PushFile>, progress: &Arc<P
                 fault = Some(error);
             }
         }
-        let Some(error) = fault else { continue };
-        if let Err(last) = attempts.pause_after(error).await {
+        if let Some(error) = fault
+            && let Err(last) = attempts.pause_after(error).await
+        {
             for (at, result) in results.iter_mut().enumerate().filter(|(_, result)| result.is_none()) {
-                *result = Some(Pushed::Failed(repeat_error(&last, &files[at].target)));
+                *result = Some(Pushed::Failed(repeat_error(&last, &known[at].target)));
             }
-            break;
         }
+        let open: Vec<usize> = (0..known.len()).filter(|at| results[*at].is_none()).take(most).collect();
+        source = (!open.is_empty()).then_some(Take::Again(open));
     }
     let no_result = || Error::new(ErrorKind::Protocol, ErrorCode::Internal, "put a file", "it has no result");
-    results.into_iter().map(|result| result.unwrap_or_else(|| Pushed::Failed(no_result()))).collect()
+    let results = results.into_iter().map(|result| result.unwrap_or_else(|| Pushed::Failed(no_result())));
+    files.known().into_iter().zip(results).collect()
+}
+
+/// The files that a stream took on, which the thread that reads them adds to: whatever becomes of it, they are known.
+#[derive(Debug, Clone, Default)]
+struct Files(Arc<Mutex<Vec<Wanted>>>);
+
+impl Files {
+    fn known(&self) -> Vec<Wanted> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn add(&self, file: Wanted) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(file);
+    }
+}
+
+/// Where the next request takes its files from.
+enum Take {
+    Feed(Wanted, Taker),
+    /// Known ones, by number.
+    Again(Vec<usize>),
 }
 
 /// One error of a whole batch, told once for each of its files.
@@ -104,7 +139,7 @@ struct Sent {
 
 /// Decides what a refusal means. Something that is there may be what an earlier attempt wrote whose answer was lost, or
 /// what an earlier run wrote: if it is the same content, all is well.
-async fn settle(client: &Client, file: &PushFile, sent: Sent) -> Pushed {
+async fn settle(client: &Client, file: &Wanted, sent: Sent) -> Pushed {
     let error = match (sent.outcome, sent.root) {
         (Ok(committed), Some(root)) if committed.root != root => {
             let detail = format!("the site says it stored {}, but {root} was sent", committed.root);
@@ -128,22 +163,29 @@ async fn settle(client: &Client, file: &PushFile, sent: Sent) -> Pushed {
     Pushed::Failed(error)
 }
 
+/// Sends one request. The results are in the order of its files.
 async fn push_once(
     client: &Client,
-    operation: &str,
-    files: &Arc<Vec<PushFile>>,
-    open: &[usize],
+    files: &Files,
+    take: Take,
     progress: &Arc<Progress>,
 ) -> crate::Result<Vec<Sent>> {
+    let operation = match &take {
+        Take::Again(open) if open.len() == 1 => match files.known().get(open[0]) {
+            Some(only) => format!("put {}", only.target),
+            None => "put a file".to_owned(),
+        },
+        _ => "put small files".to_owned(),
+    };
     let Parts { pieces, closer, sent, body } = body(client.limit());
     let producer = tokio::task::spawn_blocking({
-        let (files, open, progress) = (files.clone(), open.to_vec(), progress.clone());
-        move || produce(&files, &open, &pieces, &progress)
+        let (files, progress) = (files.clone(), progress.clone());
+        move || produce(&files, take, &pieces, &progress)
     });
     let sending = async {
-        let response = client.send_frames(operation, "/v1/frames/push", None, body, &sent).await?;
-        let body = client.read_bytes(operation, response, MAX_ANSWER).await?;
-        parse_json::<PushResults>(operation, &body)
+        let response = client.send_frames(&operation, "/v1/frames/push", None, body, &sent).await?;
+        let body = client.read_bytes(&operation, response, MAX_ANSWER).await?;
+        parse_json::<PushResults>(&operation, &body)
     };
     let answer = sending.await;
     closer.close();
@@ -151,16 +193,16 @@ async fn push_once(
     let answer = answer.inspect_err(|_| {
         progress.retract(produced.iter().map(|item| item.moved).sum());
     })?;
-    if answer.items.len() != open.len() || produced.len() != open.len() {
-        let detail = format!("{} files were sent, but the answer has {}", open.len(), answer.items.len());
+    if answer.items.len() != produced.len() {
+        let detail = format!("{} files were sent, but the answer has {}", produced.len(), answer.items.len());
         return Err(Error::new(ErrorKind::Protocol, ErrorCode::Internal, operation, detail));
     }
-    let sent = produced.into_iter().zip(answer.items).zip(open).map(|((produced, result), at)| {
+    let sent = produced.into_iter().zip(answer.items).map(|(produced, result)| {
         let outcome = match (produced.error, result) {
             (Some(error), _) => Err(error),
             (None, PushResult::Committed(committed)) => Ok(committed),
             (None, PushResult::Failed(problem)) => {
-                Err(Error::problem(format!("put {}", files[*at].target), problem))
+                Err(Error::problem(format!("put {}", produced.target), problem))
             }
         };
         Sent { root: produced.root, outcome }
@@ -170,36 +212,61 @@ async fn push_once(
 
 /// What became of one file on this side.
 struct Produced {
+    target: ObjectPath,
     root: Option<RootHash>,
     error: Option<Error>,
     moved: u64,
 }
 
 /// Reads, hashes and encodes the files. Runs on a thread of its own; ends early when nobody wants the pieces any more.
-fn produce(files: &[PushFile], open: &[usize], pieces: &Pieces, progress: &Progress) -> Vec<Produced> {
+fn produce(files: &Files, take: Take, pieces: &Pieces, progress: &Progress) -> Vec<Produced> {
     let mut encoder = Encoder::new();
     let mut pool = Buffers::default();
-    let mut produced = Vec::with_capacity(open.len());
-    for file in open.iter().filter_map(|at| files.get(*at)) {
-        let result = produce_file(file, &mut encoder, &mut pool, pieces, progress);
-        let Some(result) = result else { return produced };
-        produced.push(result);
+    let mut produced = Vec::new();
+    let mut send = |file: &Wanted| match produce_file(file, &mut encoder, &mut pool, pieces, progress) {
+        Some(result) => {
+            produced.push(result);
+            true
+        }
+        None => false,
+    };
+    let is_whole = match take {
+        Take::Again(open) => {
+            let known = files.known();
+            open.iter().filter_map(|at| known.get(*at)).all(&mut send)
+        }
+        Take::Feed(first, taker) => {
+            let (mut next, mut count, mut bytes, mut info) = (Some(first), 0, 0, 0);
+            loop {
+                let Some(file) = next else { break true };
+                files.add(file.clone());
+                (count, bytes, info) =
+                    (count + 1, bytes + file.size, info + file.target.as_str().len() + INFO);
+                if !send(&file) {
+                    break false;
+                }
+                let is_full = count == MAX_FILES || info >= MAX_INFO;
+                next = if is_full { None } else { taker.next(MAX_BYTES.saturating_sub(bytes), WAIT) };
+            }
+        }
+    };
+    if is_whole {
+        encoder.end();
+        pieces.send(&mut encoder);
     }
-    encoder.end();
-    pieces.send(&mut encoder);
     produced
 }
 
 /// Returns nothing if nobody wants the pieces any more.
 fn produce_file(
-    file: &PushFile,
+    file: &Wanted,
     encoder: &mut Encoder,
     pool: &mut Buffers,
     pieces: &Pieces,
     progress: &Progress,
 ) -> Option<Produced> {
     let announce = |encoder: &mut Encoder, size, mtime| {
-        let info = PushItem { path: file.target.clone(), condition: file.condition, parents: true, mtime };
+        let info = PushItem { path: file.target.clone(), condition: file.condition(), parents: true, mtime };
         encoder.item(size, &to_json(&info))
     };
     let mut moved = 0;
@@ -209,7 +276,12 @@ fn produce_file(
             // Announced all the same: the answer has a result for each file.
             let item = announce(encoder, percale_core::ByteCount::ZERO, None);
             encoder.fail(item, &to_json(&Problem::new(error.code(), "the sender cannot read it")));
-            return pieces.send(encoder).then_some(Produced { root: None, error: Some(error), moved });
+            return pieces.send(encoder).then_some(Produced {
+                target: file.target.clone(),
+                root: None,
+                error: Some(error),
+                moved,
+            });
         }
     };
     let (size, mtime) = (source.size(), Some(source.fingerprint.mtime()));
@@ -258,7 +330,7 @@ fn produce_file(
         Ok(root) => (root, None),
         Err(error) => (None, Some(error)),
     };
-    pieces.send(encoder).then_some(Produced { root, error, moved })
+    pieces.send(encoder).then_some(Produced { target: file.target.clone(), root, error, moved })
 }
 
 /// Tells the server that an item cannot be sent, if it cannot.

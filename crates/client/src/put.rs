@@ -8,8 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use percale_api::entries::{Content, Kind};
-use percale_api::uploads::{Committed, Condition};
+use percale_api::entries::Kind;
 use percale_core::{ErrorCode, ObjectPath};
 use percale_mover::Slots;
 use tokio::sync::mpsc;
@@ -18,9 +17,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::client::Client;
 use crate::error::{Error, ErrorKind, Retry};
+use crate::feed::{Feed, Wanted};
 use crate::local::{Fingerprint, has_content};
 use crate::progress::Progress;
-use crate::push::{self, PushFile, Pushed};
+use crate::push::{self, Pushed};
 use crate::report::{Item, OnItem, Outcome, Report};
 use crate::upload::{UploadPlan, blocking, upload};
 use crate::walk::{Found, walk};
@@ -37,8 +37,8 @@ const LARGE: u64 = 8 << 20;
 const LARGE_ALONE: u64 = 2 << 20;
 /// What the walk may be ahead of the transfer.
 const FOUND_AHEAD: usize = 2048;
-/// A batch that is not full goes off when the walk has found nothing for this long.
-const BATCH_WAIT: Duration = Duration::from_millis(20);
+/// Small files that are too few for a stream go off when the walk has found no more for this long.
+const BATCH_WAIT: Duration = push::WAIT;
 
 /// How to put.
 #[derive(Clone, Default)]
@@ -165,8 +165,8 @@ impl Client {
             large,
             slots: Arc::new(Slots::default()),
             jobs: JoinSet::new(),
-            batch: Vec::new(),
-            batch_bytes: 0,
+            pushes: JoinSet::new(),
+            feed: Arc::default(),
         };
         let cancelled = tokio::select! {
             () = transfer.run(found, &mut report) => false,
@@ -174,36 +174,6 @@ impl Client {
         };
         report.interrupted = cancelled;
         report
-    }
-}
-
-/// A file that is to be sent.
-#[derive(Debug, Clone)]
-struct Wanted {
-    local: PathBuf,
-    target: ObjectPath,
-    size: u64,
-    existing: Option<Content>,
-}
-
-impl Wanted {
-    fn item(&self, outcome: Outcome) -> Item {
-        let (from, to) = (self.local.display().to_string(), self.target.to_string());
-        Item { from, to, bytes: self.size, outcome }
-    }
-
-    fn condition(&self) -> Condition {
-        self.existing.as_ref().map_or(Condition::New, |content| Condition::Match(content.version))
-    }
-
-    fn committed(&self, committed: Committed) -> Item {
-        let mut item = self.item(Outcome::Done {
-            version: Some(committed.version),
-            root: Some(committed.root),
-            replaced: !committed.created,
-        });
-        item.bytes = committed.size;
-        item
     }
 }
 
@@ -221,43 +191,52 @@ struct Transfer<'a> {
     large: u64,
     slots: Arc<Slots>,
     jobs: JoinSet<Ended>,
-    batch: Vec<Wanted>,
-    batch_bytes: u64,
+    /// Streams of small files.
+    pushes: JoinSet<Vec<Item>>,
+    feed: Arc<Feed>,
 }
 
 impl Transfer<'_> {
     async fn run(mut self, mut found: mpsc::Receiver<Found>, report: &mut Report) {
         let mut walking = true;
         loop {
-            let may_begin = self.jobs.len() < self.client.streams() + 2;
+            let may_take = walking && self.jobs.len() < self.client.streams() + 2;
+            let has_room = self.feed.has_room();
             tokio::select! {
                 biased;
                 Some(joined) = self.jobs.join_next() => match joined {
                     Ok(Ended::Items(items)) => items.into_iter().for_each(|item| self.tell(report, item)),
                     Ok(Ended::Send(wanted)) => self.begin(wanted, report),
-                    // A job that panicked: its files have no result, which must not look like success.
-                    Err(error) => {
-                        let error =
-                            Error::new(ErrorKind::Local, ErrorCode::Internal, "put files", error.to_string());
-                        let (from, to) = (String::new(), String::new());
-                        self.tell(report, Item { from, to, bytes: 0, outcome: Outcome::Failed(error) });
-                    }
+                    Err(error) => self.broke_off(report, &error),
                 },
-                next = found.recv(), if walking && may_begin => match next {
+                Some(joined) = self.pushes.join_next() => match joined {
+                    Ok(items) => items.into_iter().for_each(|item| self.tell(report, item)),
+                    Err(error) => self.broke_off(report, &error),
+                },
+                next = found.recv(), if may_take && has_room => match next {
                     Some(next) => self.take(next, report),
                     None => {
                         walking = false;
                         self.options.progress.planned();
-                        self.flush();
                     }
                 },
-                () = tokio::time::sleep(BATCH_WAIT), if may_begin && !self.batch.is_empty() => self.flush(),
+                () = self.feed.drained(), if may_take && !has_room => {}
+                () = tokio::time::sleep(BATCH_WAIT), if self.feed.is_left_alone() => self.push(),
                 else => break,
             }
-            if !walking && !self.batch.is_empty() {
-                self.flush();
+            if !walking && self.jobs.is_empty() {
+                self.feed.end();
             }
+            let idle = self.client.streams().saturating_sub(self.pushes.len());
+            (0..self.feed.lacks().min(idle)).for_each(|_| self.push());
         }
+    }
+
+    /// A job that panicked: its files have no result, which must not look like success.
+    fn broke_off(&self, report: &mut Report, error: &tokio::task::JoinError) {
+        let error = Error::new(ErrorKind::Local, ErrorCode::Internal, "put files", error.to_string());
+        let (from, to) = (String::new(), String::new());
+        self.tell(report, Item { from, to, bytes: 0, outcome: Outcome::Failed(error) });
     }
 
     fn tell(&self, report: &mut Report, item: Item) {
@@ -325,7 +304,7 @@ impl Transfer<'_> {
         });
     }
 
-    /// Sends a file, at once or in the next batch.
+    /// Sends a file, alone or with others.
     fn begin(&mut self, wanted: Wanted, report: &mut Report) {
         if self.options.dry_run {
             let replaces = wanted.existing.is_some();
@@ -333,36 +312,19 @@ impl Transfer<'_> {
         } else if wanted.size >= self.large {
             self.upload(wanted);
         } else {
-            if self.batch_bytes + wanted.size > push::MAX_BYTES {
-                self.flush();
-            }
-            self.batch_bytes += wanted.size;
-            self.batch.push(wanted);
-            if self.batch.len() >= push::MAX_FILES {
-                self.flush();
-            }
+            self.feed.add(wanted);
         }
     }
 
-    fn flush(&mut self) {
-        if self.batch.is_empty() {
-            return;
-        }
-        self.batch_bytes = 0;
-        let batch = std::mem::take(&mut self.batch);
-        let files = batch.iter().map(|wanted| PushFile {
-            local: wanted.local.clone(),
-            target: wanted.target.clone(),
-            size: wanted.size,
-            condition: wanted.condition(),
-        });
-        let files: Vec<_> = files.collect();
+    /// Begins a stream of small files.
+    fn push(&mut self) {
         let (client, slots, progress) =
             (self.client.clone(), self.slots.clone(), self.options.progress.clone());
-        self.jobs.spawn(async move {
+        let taker = self.feed.taker();
+        self.pushes.spawn(async move {
             let _slot = slots.take(client.streams()).await;
-            let pushed = push::push(&client, files, &progress).await;
-            let items = batch.into_iter().zip(pushed).map(|(wanted, pushed)| match pushed {
+            let pushed = push::push(&client, taker, &progress).await;
+            let items = pushed.into_iter().map(|(wanted, pushed)| match pushed {
                 Pushed::Committed(committed) => wanted.committed(committed),
                 Pushed::Same => wanted.item(Outcome::Same),
                 Pushed::Failed(error) => wanted.item(Outcome::Failed(if is_taken(&error) {
@@ -371,7 +333,7 @@ impl Transfer<'_> {
                     error
                 })),
             });
-            Ended::Items(items.collect())
+            items.collect()
         });
     }
 

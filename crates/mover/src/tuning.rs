@@ -88,6 +88,16 @@ pub fn cut(missing: &RangeSet, streams: usize, share: RangeInclusive<u64>) -> Ve
     segments
 }
 
+/// Names of small objects that the first request on a connection carries: they fit the window that it begins with, 14 kB.
+const FIRST_NAMES: usize = 64;
+
+/// Returns how many small objects the next request asks for, after so many requests over these streams: few at first, so
+/// that all streams are soon busy, twice as many each time that every stream has had a request.
+pub fn next_request(requests: usize, streams: usize, most: usize) -> usize {
+    let doubled = (requests / streams.max(1)).min(16);
+    (FIRST_NAMES << doubled).min(most)
+}
+
 /// Returns how many bytes a connection of this host keeps in flight at most. Read once.
 pub fn window() -> u64 {
     static WINDOW: OnceLock<u64> = OnceLock::new();
@@ -123,6 +133,13 @@ mod tests {
             assert!(segments.iter().all(|segment| segment.len() <= first));
         }
         assert_eq!(cut(&ReceivedGroups::new(ByteCount(5 << 20)).missing(), 10, share).len(), 2);
+    }
+
+    #[test]
+    fn requests_grow_as_often_as_each_stream_has_had_one() {
+        let asked = [0, 9, 10, 20, 1000].map(|requests| next_request(requests, 10, 500));
+        assert_eq!(asked, [64, 64, 128, 256, 500]);
+        assert_eq!(next_request(7, 0, 1 << 20), 64 << 7);
     }
 
     #[test]

@@ -12,6 +12,7 @@ mod medium;
 mod whole;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
@@ -26,8 +27,10 @@ use percale_core::tree::{HashTree, group_count};
 use percale_core::{ByteRange, ErrorCode, ObjectPath, Timestamp};
 use percale_federation::Acting;
 use percale_mover::meter::InHand;
+use percale_mover::tuning::next_request;
 use percale_mover::{Frame, Slots, Wait};
 use percale_store::{SmallFile, Staged};
+use tokio::sync::Semaphore;
 
 pub use self::flow::Flow;
 pub use self::kept::{ForTask, Unfinished, is_of_task};
@@ -40,10 +43,14 @@ use crate::reading::{Reach, Reader, Source};
 use crate::stores::OpenStore;
 use crate::{ApiError, AppState, Result};
 
-/// Bytes of small objects in one stream: what is held in memory and flushed at once in some tens of milliseconds.
-const BATCH_BYTES: u64 = 8 << 20;
-/// Streams of small objects at once: while some are written and told, which takes two round trips, others arrive.
+/// Bytes of small objects in one stream: what is flushed at once in some tens of milliseconds.
+const BATCH_BYTES: u64 = 4 << 20;
+/// Streams of small objects at once.
 const BATCHES: usize = 8;
+/// Batches of a stream: while some are written and told, which takes two round trips, the next arrive.
+const BATCHES_IN_HAND: usize = 3;
+/// MiB of small objects in memory at once, of a task.
+const MEMORY: usize = 64;
 /// Large objects at once.
 const LARGE: usize = 4;
 /// Small objects that are read at once from own stores.
@@ -114,6 +121,11 @@ pub struct Fetch {
     flow: Flow,
     /// How many streams large objects take, all together.
     slots: Slots,
+    /// Rights to a stream of small objects, and to MiB of memory for them.
+    pulls: Semaphore,
+    memory: Semaphore,
+    /// Requests for small objects up to now.
+    requests: AtomicUsize,
     /// What the streams of all large objects know of the sites that they ask.
     failing: Failing,
     /// The task that goes on with what was brought of large objects, if an attempt ends early.
@@ -135,8 +147,10 @@ impl Fetch {
     /// Makes one. `acting` is for whom other sites are asked, `first` the site that is asked before others, `flow` what the
     /// bytes keep to.
     pub fn new(app: AppState, goal: Become, acting: Acting, first: Option<SiteId>, flow: Flow) -> Self {
+        let (pulls, memory) = (Semaphore::new(flow.at_most(BATCHES)), Semaphore::new(MEMORY));
         let (slots, failing, verify) = (Slots::default(), Failing::default(), Verification::default());
-        Self { app, goal: Arc::new(goal), acting, first, flow, slots, failing, task: None, verify }
+        let (goal, requests) = (Arc::new(goal), AtomicUsize::new(0));
+        Self { app, goal, acting, first, flow, slots, pulls, memory, requests, failing, task: None, verify }
     }
 
     /// Keeps what was brought of large objects for the next attempt of a task, where an attempt ends early.
@@ -153,7 +167,8 @@ impl Fetch {
         self
     }
 
-    /// Brings bytes, several at once, and calls `done` with what became of each.
+    /// Brings bytes, several at once, and calls `done` with what became of each. Called again before it has ended, it begins
+    /// with these while the last of those are written and told.
     ///
     /// - A copy is told to its home before `done` hears of it. Where the home did not answer, the copy stays and is told
     ///   later, and `done` gets the error. An object is removed in that case.
@@ -215,12 +230,12 @@ impl Fetch {
                     }
                 }
             }
-            let batches = groups
-                .into_iter()
-                .flat_map(|((site, _), group)| in_batches(group).into_iter().map(move |batch| (site, batch)));
+            let batches = groups.into_iter().flat_map(|((site, _), group)| {
+                in_batches(group, &self.requests).into_iter().map(move |batch| (site, batch))
+            });
             let batches: Vec<BoxFuture<'_, Vec<Small>>> =
                 batches.map(|(site, batch)| self.batch(site, batch, done).boxed()).collect();
-            let mut ended = stream::iter(batches).buffer_unordered(most);
+            let mut ended = stream::iter(batches).buffer_unordered(BATCHES_IN_HAND * most);
             while let Some(missing) = ended.next().await {
                 left.extend(missing);
             }
@@ -229,11 +244,16 @@ impl Fetch {
 
     /// Fetches and writes one batch from one source. Returns what it did not give.
     async fn batch(&self, site: Option<SiteId>, batch: Vec<Small>, done: OnEnd<'_>) -> Vec<Small> {
+        let bytes: u64 = batch.iter().map(|one| one.wanted.version.size.0).sum();
+        // Nobody closes either.
+        let _memory = self.memory.acquire_many(mebibytes(bytes)).await.ok();
+        let pull = self.pulls.acquire().await.ok();
         let _open = self.flow.meter().stream();
         let (fetched, missing) = match site {
             Some(site) => self.pull(site, batch).await,
             None => self.read(batch).await,
         };
+        drop(pull);
         let Some((first, _)) = fetched.first() else { return missing };
         let store = first.wanted.store.clone();
         let versions: Vec<OpenVersion> = fetched.iter().map(|(one, _)| one.wanted.version.clone()).collect();
@@ -403,6 +423,11 @@ impl Fetch {
     }
 }
 
+/// Returns how many MiB bytes take, begun ones as whole.
+fn mebibytes(bytes: u64) -> u32 {
+    u32::try_from(bytes.div_ceil(1 << 20)).unwrap_or(u32::MAX)
+}
+
 /// Tells whether an object comes with others: it has one group.
 fn as_small(wanted: &Wanted, source: &Arc<Source>) -> Option<Small> {
     let version = &wanted.version;
@@ -418,19 +443,20 @@ async fn read_small(reader: &Arc<Reader>, source: &Arc<Source>) -> Result<Bytes>
     Ok(read.next().await?.unwrap_or_default())
 }
 
-/// Cuts small objects into batches that fit into memory.
-fn in_batches(group: Vec<Small>) -> Vec<Vec<Small>> {
+/// Cuts small objects into batches that fit into memory, small ones first. `requests` counts them.
+fn in_batches(group: Vec<Small>, requests: &AtomicUsize) -> Vec<Vec<Small>> {
     let mut batches: Vec<Vec<Small>> = Vec::new();
-    let mut bytes = 0;
+    let (mut bytes, mut most) = (0, 0);
     for one in group {
         let size = one.wanted.version.size.0;
         match batches.last_mut() {
-            Some(batch) if batch.len() < MAX_BATCH && bytes + size <= BATCH_BYTES => {
+            Some(batch) if batch.len() < most && bytes + size <= BATCH_BYTES => {
                 bytes += size;
                 batch.push(one);
             }
             _ => {
                 bytes = size;
+                most = next_request(requests.fetch_add(1, Relaxed), BATCHES, MAX_BATCH);
                 batches.push(vec![one]);
             }
         }

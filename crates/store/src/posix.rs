@@ -25,7 +25,7 @@ mod root;
 mod stage;
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use percale_core::ByteCount;
@@ -60,7 +60,7 @@ pub(crate) struct Inner {
     /// Nothing, if the root cannot be written.
     area: Option<StageArea>,
     /// Whether `syncfs` alone is believed; see `publish.rs`.
-    syncfs_is_trusted: Mutex<bool>,
+    syncs: publish::Syncs,
 }
 
 impl Posix {
@@ -78,7 +78,7 @@ impl Posix {
                 account::check_may_change()?;
             }
             let capabilities = capabilities(&config, area.is_some());
-            Ok(Inner { capabilities, config, root, area, syncfs_is_trusted: Mutex::new(true) })
+            Ok(Inner { capabilities, config, root, area, syncs: publish::Syncs::default() })
         };
         let inner = Arc::new(Executor::Service.run(Operation::Open, open).await?);
         let executor = match inner.config.ownership {

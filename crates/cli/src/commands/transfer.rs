@@ -372,7 +372,7 @@ async fn get_all(context: &Context, args: &TransferArgs, from: Vec<FabricPath>, 
         let name = source.path.name().unwrap_or_default();
         let result = if entry.kind == Kind::Collection {
             let target = if source.means_contents { to.path.clone() } else { to.path.join(name) };
-            client.get_tree(&source.path, &target, &options).await
+            client.get_collection(&source.path, &target, &options).await
         } else {
             if into && !args.common.dry_run {
                 let made = std::fs::create_dir_all(&to.path);

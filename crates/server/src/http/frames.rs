@@ -32,6 +32,8 @@ use crate::{ApiError, AppState, Result};
 const BATCH_BYTES: u64 = 32 << 20;
 /// Batches of one stream that are on their way while the next arrives.
 const BATCHES: usize = 2;
+/// Small objects that are a batch already if none is on its way: so that little is left to do once the last byte has arrived.
+const EARLY: usize = 64;
 
 /// The routes of this file.
 pub fn routes() -> OpenApiRouter<AppState> {
@@ -246,7 +248,11 @@ impl Push {
                 }
                 self.batch_bytes += bytes.len() as u64;
                 self.batch.push((item, object, bytes, tree));
-                if self.batch.len() >= MAX_BATCH || self.batch_bytes >= BATCH_BYTES {
+                let is_idle = self.places.available_permits() == BATCHES;
+                if self.batch.len() >= MAX_BATCH
+                    || self.batch_bytes >= BATCH_BYTES
+                    || (is_idle && self.batch.len() >= EARLY)
+                {
                     self.send_batch().await;
                 }
             }

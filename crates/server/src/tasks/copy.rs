@@ -213,7 +213,7 @@ impl Copier<'_> {
             },
         };
         let bytes = wanted.iter().map(|one| one.version.size.0).sum();
-        attempt.progress.found(wanted.len() as u64, bytes, is_last);
+        attempt.progress.found(attempt.progress.ended(), wanted.len() as u64, bytes, is_last);
         fetch.all(wanted, &done).await;
         // What is in the way may be what an earlier attempt made and this site has not seen yet.
         let may_be_ours = attempt.task.attempt > 1 || self.existing != Existing::Refused;

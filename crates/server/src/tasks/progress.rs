@@ -93,11 +93,17 @@ impl Progress {
         self.safe.clone()
     }
 
-    /// Notes what is to be done next, besides what was done up to now; `is_all` if nothing comes behind it.
-    pub fn found(&self, items: u64, bytes: u64, is_all: bool) {
+    /// Returns how many items and bytes are done with, well or not.
+    pub fn ended(&self) -> (u64, u64) {
+        let now = &self.lock().now;
+        (now.items_done + now.items_failed, now.bytes_done)
+    }
+
+    /// Notes what there is to do since so much was done with; `is_all` if nothing comes behind it.
+    pub fn found(&self, ended: (u64, u64), items: u64, bytes: u64, is_all: bool) {
         let now = &mut self.lock().now;
-        now.items_total = Some(now.items_done + now.items_failed + items);
-        now.bytes_total = is_all.then_some(now.bytes_done + bytes);
+        now.items_total = Some(ended.0 + items);
+        now.bytes_total = is_all.then_some(ended.1 + bytes);
     }
 
     /// Returns the bytes of what was done.

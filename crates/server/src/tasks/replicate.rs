@@ -4,9 +4,10 @@
 //! fetched twice.
 
 use std::collections::HashSet;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use futures::{FutureExt as _, StreamExt as _, TryStreamExt as _, stream};
 use percale_catalog::{ArrivalBody, EntryKind, ListOptions, OpenVersion, Space};
 use percale_core::ids::VersionId;
 use percale_core::{ErrorCode, ObjectPath, Position};
@@ -19,8 +20,13 @@ use crate::app::system_caller;
 use crate::fetch::{Become, Brought, Wanted};
 use crate::{ApiError, OnPath as _, Result};
 
-/// Entries in one step: what small objects fill all streams with.
-const STEP: usize = 4000;
+/// Entries of a page. The first is listed before anything is fetched.
+const PAGE: usize = 2000;
+/// Pages in one step: its last objects leave the line idle while they are written and told, so it is long; what it lists is in
+/// memory, so it has an end.
+const PAGES: usize = 16;
+/// Pages of which objects are fetched at once.
+const PAGES_AHEAD: usize = 3;
 /// Arrivals that are looked at in one step.
 const ARRIVALS: usize = 1000;
 /// How long this site's follower is waited for at the end, so that whoever looks then sees the copies.
@@ -56,34 +62,22 @@ pub(super) async fn run(attempt: &Attempt, path: &ObjectPath, from: Option<&str>
     };
     let mut after = attempt.progress.after();
     loop {
-        let mut options = ListOptions::default();
-        options.after = after.clone();
-        options.limit = STEP;
-        options.recursive = true;
-        options.replicas = true;
-        let page = app.catalog.list(&attempt.task.caller, path, options).await.on_path(path)?;
-        let mut wanted = Vec::new();
-        for listed in page.items.into_iter().filter(|listed| listed.entry.kind == EntryKind::Object) {
-            let Some(version) = opened(listed, page.position) else { continue };
-            if under_way.contains(&version.version) || is_here(attempt, &version).await? {
-                let OpenVersion { path, version, size, root, .. } = &version;
-                attempt.progress.found_there(path, *version, size.0, *root);
-                continue;
-            }
-            let store = app.stores.for_new_data(&space.name).await?;
-            wanted.push(Wanted { version, store });
-        }
-        let bytes = wanted.iter().map(|one| one.version.size.0).sum();
-        attempt.progress.found(wanted.len() as u64, bytes, page.next.is_none());
-        fetch.all(wanted, &done).await;
+        let step = Step::begin(attempt, path, &space, &under_way);
+        let listing = (after.clone(), 0);
+        let pages = stream::try_unfold(listing, |(after, pages)| step.page(after, pages).boxed()).boxed();
+        let (step, fetch, done) = (&step, &fetch, &done);
+        let brought =
+            pages.map_ok(|wanted| fetch.all(wanted, done).map(Ok)).try_buffer_unordered(PAGES_AHEAD);
+        let listed = brought.try_collect::<()>().await;
         let full = full.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(error) = full {
             // The others would fail in the same way. What failed is recorded with the step.
             attempt.progress.step(after);
             return Err(error);
         }
-        attempt.step(page.next.clone())?;
-        after = page.next;
+        listed?;
+        after = step.next();
+        attempt.step(after.clone())?;
         if after.is_none() {
             break;
         }
@@ -93,6 +87,83 @@ pub(super) async fn run(attempt: &Attempt, path: &ObjectPath, from: Option<&str>
         drop(follow::caught_up(&app.fabric, position, CATCH_UP).await);
     }
     Ok(())
+}
+
+/// What is listed and fetched before the cursor moves on: several pages, of which the next is listed and fetched while the
+/// last is written and told.
+struct Step<'a> {
+    attempt: &'a Attempt,
+    path: &'a ObjectPath,
+    space: &'a Space,
+    under_way: &'a HashSet<VersionId>,
+    counts: Mutex<Counts>,
+}
+
+#[derive(Default)]
+struct Counts {
+    /// Items and bytes of the steps before.
+    before: (u64, u64),
+    items: u64,
+    bytes: u64,
+    /// Where the next page begins.
+    next: Option<String>,
+}
+
+impl<'a> Step<'a> {
+    fn begin(
+        attempt: &'a Attempt,
+        path: &'a ObjectPath,
+        space: &'a Space,
+        under_way: &'a HashSet<VersionId>,
+    ) -> Self {
+        let counts = Mutex::new(Counts { before: attempt.progress.ended(), ..Counts::default() });
+        Self { attempt, path, space, under_way, counts }
+    }
+
+    fn counts(&self) -> MutexGuard<'_, Counts> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns where the next step begins; nothing if this is the last.
+    fn next(&self) -> Option<String> {
+        self.counts().next.clone()
+    }
+
+    /// Lists a page, the first without a mark. Returns what is to be fetched of it, and what lists the next.
+    async fn page(
+        &self,
+        after: Option<String>,
+        pages: usize,
+    ) -> Result<Option<(Vec<Wanted>, (Option<String>, usize))>> {
+        if pages > 0 && (after.is_none() || pages >= PAGES) {
+            return Ok(None);
+        }
+        let (attempt, app) = (self.attempt, &self.attempt.app);
+        let mut options = ListOptions::default();
+        options.after = after;
+        options.limit = PAGE;
+        options.recursive = true;
+        options.replicas = true;
+        let page = app.catalog.list(&attempt.task.caller, self.path, options).await.on_path(self.path)?;
+        let store = app.stores.for_new_data(&self.space.name).await?;
+        let (mut wanted, mut items) = (Vec::new(), 0);
+        for listed in page.items.into_iter().filter(|listed| listed.entry.kind == EntryKind::Object) {
+            let Some(version) = opened(listed, page.position) else { continue };
+            items += 1;
+            if self.under_way.contains(&version.version) || is_here(attempt, &version).await? {
+                let OpenVersion { path, version, size, root, .. } = &version;
+                attempt.progress.found_there(path, *version, size.0, *root);
+                continue;
+            }
+            wanted.push(Wanted { version, store: store.clone() });
+        }
+        let mut counts = self.counts();
+        counts.items += items;
+        counts.bytes += wanted.iter().map(|one| one.version.size.0).sum::<u64>();
+        counts.next.clone_from(&page.next);
+        attempt.progress.found(counts.before, counts.items, counts.bytes, page.next.is_none());
+        Ok(Some((wanted, (page.next, pages + 1))))
+    }
 }
 
 /// Returns the space that a path is in.

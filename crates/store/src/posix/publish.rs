@@ -2,7 +2,8 @@
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, RenameFlags, Statx};
@@ -108,8 +109,41 @@ impl<'a> Dirs<'a> {
     }
 }
 
+/// Flushes of the whole file system, of which one runs at a time.
+#[derive(Debug, Default)]
+pub(super) struct Syncs {
+    begun: AtomicU64,
+    ended: Mutex<Ended>,
+}
+
+#[derive(Debug, Default)]
+struct Ended {
+    /// The number of the last one that is done.
+    last: u64,
+    /// Whether one failed, ever.
+    has_failed: bool,
+}
+
+impl Syncs {
+    /// Waits until a flush that begins from now on is done: one of another caller, or its own. Tells whether it can be
+    /// trusted that all was flushed.
+    fn take_part(&self, sync: impl FnOnce() -> rustix::io::Result<()>) -> bool {
+        // Those that were begun before may have missed what this caller wrote.
+        let wanted = self.begun.load(Ordering::SeqCst) + 1;
+        let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        if ended.last < wanted {
+            let number = self.begun.fetch_add(1, Ordering::SeqCst) + 1;
+            ended.has_failed |= sync().is_err();
+            ended.last = number;
+        }
+        !ended.has_failed
+    }
+}
+
 impl Inner {
     /// Flushes files or directories: each, or the whole file system where there are many.
+    ///
+    /// Flushes that wait for another take part in the next one together.
     ///
     /// A failed write-back is reported by `syncfs` once to the open root, so only one caller at a time may ask. After the
     /// first failure each file is asked as well: the kernel keeps the failure with the file until then.
@@ -117,12 +151,8 @@ impl Inner {
     where
         F: std::os::fd::AsFd,
     {
-        if files.len() > FLUSH_EACH_UP_TO {
-            let mut is_trusted = self.syncfs();
-            *is_trusted = rustix::fs::syncfs(self.root.dir()).is_ok() && *is_trusted;
-            if *is_trusted {
-                return Ok(());
-            }
+        if files.len() > FLUSH_EACH_UP_TO && self.syncs.take_part(|| rustix::fs::syncfs(self.root.dir())) {
+            return Ok(());
         }
         for file in files {
             match file {
@@ -132,10 +162,6 @@ impl Inner {
             }
         }
         Ok(())
-    }
-
-    fn syncfs(&self) -> MutexGuard<'_, bool> {
-        self.syncfs_is_trusted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn publish(&self, area: &StageArea, files: Vec<Publish>) -> Vec<Result<Published>> {
@@ -344,5 +370,59 @@ fn rename_no_replace(
             rustix::fs::unlinkat(from, old, AtFlags::empty())
         }
         other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Barrier;
+    use std::sync::mpsc::channel;
+
+    use super::*;
+
+    #[test]
+    fn who_comes_while_a_flush_runs_shares_the_next_one() {
+        let syncs = Syncs::default();
+        let count = AtomicU64::new(0);
+        let (running, run) = (Barrier::new(2), Barrier::new(2));
+        let (said, waiting) = channel();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                assert!(syncs.take_part(|| {
+                    running.wait();
+                    run.wait();
+                    Ok(())
+                }));
+            });
+            running.wait();
+            for _ in 0..8 {
+                let said = said.clone();
+                let (syncs, count) = (&syncs, &count);
+                scope.spawn(move || {
+                    said.send(()).unwrap();
+                    assert!(syncs.take_part(|| {
+                        count.fetch_add(1, Ordering::SeqCst);
+                        Ok(())
+                    }));
+                });
+            }
+            waiting.iter().take(8).for_each(drop);
+            run.wait();
+        });
+        let count = count.into_inner();
+        assert!((1..=8).contains(&count), "the running one does not do: {count}");
+        assert!(syncs.take_part(|| Ok(())));
+        assert_eq!(
+            syncs.begun.load(Ordering::SeqCst),
+            count + 2,
+            "nobody waits any more, so it is a new one"
+        );
+    }
+
+    #[test]
+    fn after_a_failure_none_is_trusted() {
+        let syncs = Syncs::default();
+        assert!(!syncs.take_part(|| Err(Errno::IO)));
+        assert!(!syncs.take_part(|| Ok(())));
     }
 }
