@@ -12,7 +12,7 @@ use crate::tasks::{
 };
 
 /// The first so many pieces that are written to the site's disk are wrong there.
-fn writes_wrong(site: &Site, first: u64) {
+pub fn writes_wrong(site: &Site, first: u64) {
     let app = site.running.as_ref().unwrap().app();
     let id = app.stores.all().first().unwrap().row.id;
     let policy = ChaosPolicy { wrong_writes: first, ..ChaosPolicy::default() };

@@ -11,6 +11,7 @@ use serde_json::json;
 use crate::common::{Client, bytes};
 use crate::cuts::{ended, linked, lists, outgoing, soon, space};
 use crate::fabric::Site;
+use crate::medium::writes_wrong;
 use crate::tasks::{assert_ended, nothing_left, submit};
 
 const MIB: usize = 1 << 20;
@@ -148,6 +149,29 @@ async fn a_server_that_was_stopped_goes_on_within_the_object() {
     let passed = pair.link.passed(Way::Back);
     assert!(passed < SIZE / 2 + 16 * MIB + BESIDES, "{passed} bytes passed after the cut");
     assert!(bytes(&pair.there, &format!("/v1/data{PATH}")).await == content(0));
+    pair.is_tidy().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_copy_that_goes_on_is_read_back_whole_and_has_one_line_in_the_receipt() {
+    let pair = Pair::start("managed").await;
+    // Wrong on the disk is what the first attempt writes, and the first that the second one does.
+    writes_wrong(&pair.baltic, 25);
+    let mut spec = replicate();
+    spec["verify"] = json!("medium");
+    let id = pair.cut_at_half(spec).await;
+    pair.link.mend();
+    pair.succeeds(&id).await;
+    assert!(bytes(&pair.there, &format!("/v1/data{PATH}")).await == content(0));
+    let entry = pair.there.get(&format!("/v1/entries{PATH}")).await.expect(200);
+    let receipt = pair.there.get(&format!("/v1/tasks/{id}/receipt")).await;
+    let lines = receipt.text.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+    let lines: Vec<_> = lines.collect();
+    assert_eq!(lines.len(), 3, "{lines:?}");
+    assert_eq!((&lines[1]["verified"], &lines[1]["sources"]), (&json!("frames+medium"), &json!(["alps"])));
+    let content = &entry["content"];
+    assert_eq!(lines[1]["version"], content["version"]);
+    assert_eq!((&lines[1]["blake3"], &lines[1]["size"]), (&content["root"], &json!(SIZE)));
     pair.is_tidy().await;
 }
 
