@@ -5,6 +5,7 @@
 pub mod access;
 pub mod away;
 pub mod digest_fields;
+pub mod directions;
 pub mod entries;
 pub mod peer;
 pub mod problem;

@@ -1,6 +1,7 @@
 //! Calls between sites (`docs/design/federation.md`).
 
 use bytes::{Bytes, BytesMut};
+use percale_api::directions::{Dial, DialAnswer};
 use percale_api::media;
 use percale_api::peer::{
     Changed, Changes, CheckCopies, CheckLine, CopyAnswers, CopyReports, Evict, EvictAnswers, HandOver, Join,
@@ -178,6 +179,24 @@ impl Client {
     /// As [`Client::peer_publish`].
     pub async fn peer_evict(&self, copies: &Evict) -> crate::Result<EvictAnswers> {
         let call = Call::new("let copies go at the home site", Method::POST, "/v1/peer/evict").json(copies);
+        self.json(call.repeat(Repeat::Safe)).await
+    }
+
+    /// Asks a site to dial the one that asks.
+    ///
+    /// # Errors
+    /// As the site answers.
+    pub async fn peer_dial(&self, dial: &Dial) -> crate::Result<DialAnswer> {
+        let call = Call::new("ask a site to dial this one", Method::POST, "/v1/peer/dial").json(dial);
+        self.json(call.repeat(Repeat::Safe)).await
+    }
+
+    /// Asks a site that was dialled to say a nonce again.
+    ///
+    /// # Errors
+    /// As the site answers.
+    pub async fn peer_hello(&self, dial: &Dial) -> crate::Result<Dial> {
+        let call = Call::new("dial a site", Method::POST, "/v1/peer/hello").json(dial);
         self.json(call.repeat(Repeat::Safe)).await
     }
 

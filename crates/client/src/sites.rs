@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use percale_api::Page;
+use percale_api::directions::Directions;
 use percale_api::peer::{
     Accept, Invitation, KeyConfirmation, KeyRotated, KeyRotation, MemberChange, MemberState, NewInvitation,
     SiteStatus,
@@ -20,6 +21,15 @@ impl Client {
     pub async fn all_sites(&self) -> crate::Result<Vec<SiteStatus>> {
         let page: Page<SiteStatus> = self.json(Call::new("list sites", Method::GET, "/v1/sites")).await?;
         Ok(page.items)
+    }
+
+    /// Has the site find out, by dialling, which ways there are between it and the others. For administrators.
+    ///
+    /// # Errors
+    /// As the server answers.
+    pub async fn directions(&self) -> crate::Result<Directions> {
+        let call = Call::new("look at the ways between sites", Method::POST, "/v1/sites/directions");
+        self.json(call.repeat(Repeat::Safe)).await
     }
 
     /// Shows a site of the fabric.

@@ -461,7 +461,7 @@ impl Fabric {
     }
 
     /// Returns the fields that a request to a member carries.
-    fn headers(
+    pub(crate) fn headers(
         &self,
         member: &Member,
         acting: &Acting,

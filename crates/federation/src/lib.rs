@@ -7,6 +7,7 @@
 //! | [`joining`] | invitations |
 //! | [`keys`] | changes of this site's key |
 //! | [`learning`] | what other sites say of members and their keys |
+//! | [`directions`] | which of two sites can dial the other |
 //! | [`reverse`] | connections of sites that only dial out |
 //! | [`follow`] | journals of other homes into the catalog of this site |
 //! | [`servers`] | the servers of this site |
@@ -14,6 +15,7 @@
 //!
 //! Nothing here serves requests: `server` does, and hands over what comes (`docs/design/federation.md`).
 
+pub mod directions;
 mod error;
 pub mod fabric;
 pub mod follow;

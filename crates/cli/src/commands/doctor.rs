@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use percale_api::directions::{Dialled, Direction, is_reached};
 use percale_client::Client;
 use percale_core::{ErrorCode, Timestamp};
 use rustix::process::{Resource, getrlimit};
@@ -26,6 +27,7 @@ const LITTLE_SPACE: u64 = 1 << 30;
 /// `percale doctor`
 #[derive(Debug, Args)]
 #[command(after_help = "\
+With an administrator's token the site also dials each other site of its fabric and is dialled by it, which says which ways are open.
 Exit code 0 if nothing is wrong; warnings do not count.
 
 Examples:
@@ -155,6 +157,7 @@ async fn site(client: &Client, effective: &Effective, looks: &mut Looks) {
         Err(error) => looks.failure("site", &error.into()),
     }
     token(client, effective, looks).await;
+    fabric(client, looks).await;
     if let Ok(stores) = client.all_stores().await {
         for store in stores {
             let name = format!("{} ({})", store.name, store.connector);
@@ -167,6 +170,79 @@ async fn site(client: &Client, effective: &Effective, looks: &mut Looks) {
                 (None, _) => looks.add("store", Verdict::Ok, name),
             }
         }
+    }
+}
+
+/// Looks at the ways between the site and the others of its fabric.
+async fn fabric(client: &Client, looks: &mut Looks) {
+    const WHAT: &str = "ways";
+    let is_alone = client.all_sites().await.is_ok_and(|sites| sites.iter().all(|site| site.is_self));
+    if is_alone {
+        return;
+    }
+    let found = match client.directions().await {
+        Ok(found) => found,
+        Err(error) if error.code() == ErrorCode::Forbidden || error.code() == ErrorCode::Unauthenticated => {
+            let text = "which of the sites can dial which was not looked at";
+            return looks.hint(
+                WHAT,
+                Verdict::Ok,
+                text,
+                "An administrator of the site can have that looked at.",
+            );
+        }
+        Err(error) => return looks.failure(WHAT, &error.into()),
+    };
+    for Direction { site, outgoing, incoming, fault, clock_ms } in &found.items {
+        let way = |from: &str, to: &str, dialled: &[Dialled]| {
+            let faults: Vec<String> = dialled
+                .iter()
+                .filter_map(|one| Some(format!("{}: {}", one.url, one.fault.as_ref()?)))
+                .collect();
+            match dialled.is_empty() {
+                true => (Verdict::Ok, format!("{from} -> {to}: {to} only dials out")),
+                false if !is_reached(dialled) => {
+                    (Verdict::Warning, format!("{from} -> {to}: no connection ({})", faults.join("; ")))
+                }
+                false if !faults.is_empty() => (
+                    Verdict::Warning,
+                    format!("{from} -> {to}: open, but not everywhere ({})", faults.join("; ")),
+                ),
+                false => (Verdict::Ok, format!("{from} -> {to}: open")),
+            }
+        };
+        let (verdict, text) = way(&found.site, site, outgoing);
+        looks.add(WHAT, verdict, text);
+        match (incoming, fault) {
+            (Some(incoming), _) => {
+                let (verdict, text) = way(site, &found.site, incoming);
+                looks.add(WHAT, verdict, text);
+            }
+            (None, fault) => {
+                let why = fault.as_deref().unwrap_or("it does not say why");
+                let text = format!("{site} -> {}: {site} could not be asked ({why})", found.site);
+                looks.add(WHAT, Verdict::Warning, text);
+            }
+        }
+        if let Some(apart) = clock_ms.map(|ahead| Duration::from_millis(ahead.unsigned_abs()))
+            && apart >= CLOCK_SKEW
+        {
+            let text = format!("{site}'s clock is {} apart from {}'s", duration(apart), found.site);
+            looks.hint(
+                "clock",
+                Verdict::Warning,
+                text,
+                "Set the clocks of both sites (NTP); 15 minutes are the most.",
+            );
+        }
+    }
+    if let Some(remedy) = found.remedy {
+        let verdict = if found.is_unreachable { Verdict::Wrong } else { Verdict::Warning };
+        let text = match found.is_unreachable {
+            true => format!("no other site can dial {}", found.site),
+            false => format!("not every site can dial {}", found.site),
+        };
+        looks.hint(WHAT, verdict, text, remedy);
     }
 }
 

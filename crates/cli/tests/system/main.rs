@@ -12,6 +12,7 @@
 //! | [`disk_full`] | a full disk is an error and no loss |
 //! | [`full_fabric`] | the same for copies from another site |
 //! | [`bench`] | the model of transfers between two sites |
+//! | [`ways`] | `percale doctor` says which sites can dial which |
 //! | [`demo`] | the demo's checks pass |
 
 #![allow(clippy::unwrap_used, reason = "a test says what it expects by failing")]
@@ -29,4 +30,5 @@ mod publish_steps;
 mod restart;
 mod servers;
 mod sites;
+mod ways;
 mod world;

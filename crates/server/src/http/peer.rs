@@ -1,6 +1,7 @@
 //! What sites ask each other under `/v1/peer/` (`docs/design/federation.md`). Not part of the public description.
 
 mod checks;
+mod dial;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -61,6 +62,8 @@ pub(super) fn routes() -> Router<AppState> {
         .route("/v1/peer/evict", post(evict))
         .route("/v1/peer/check", post(checks::check))
         .route("/v1/peer/tasks", post(super::tasks::hand_over))
+        .route("/v1/peer/dial", post(dial::dial))
+        .route("/v1/peer/hello", post(dial::hello))
         .route("/v1/peer/control", get(control))
         .route("/v1/peer/reverse", get(reverse_connection))
 }

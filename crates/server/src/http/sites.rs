@@ -4,6 +4,7 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use http::{StatusCode, Uri};
 use percale_api::Page;
+use percale_api::directions::Directions;
 use percale_api::peer::{
     Accept, Invitation, KeyConfirmation, KeyRotated, KeyRotation, MemberChange, MemberState, NewInvitation,
     SiteStatus,
@@ -27,6 +28,7 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
         .routes(routes!(list_sites))
         .routes(routes!(invite))
         .routes(routes!(join))
+        .routes(routes!(look_at_directions))
         .routes(routes!(get_site, change_site, remove_site))
         .routes(routes!(rotate_key))
         .routes(routes!(confirm_key))
@@ -94,6 +96,14 @@ async fn join(
     let caller = session.require_admin("joining a fabric")?.clone();
     app.fabric.accept(&accept.invitation).await?;
     list_sites(State(app), Auth(caller), uri).await
+}
+
+/// Finds out which ways there are between this site and each other one: it dials the others, and they are asked to dial it, at the
+/// URLs that the roster has. Takes some seconds. For administrators.
+#[utoipa::path(post, path = "/v1/sites/directions", tag = "sites", responses((status = 200, description = "the ways, and what to do", body = Directions)))]
+async fn look_at_directions(State(app): State<AppState>, session: Session) -> Result<Json<Directions>> {
+    session.require_admin("looking at the ways between sites")?;
+    Ok(Json(app.fabric.directions().await))
 }
 
 /// Returns a site and how it is reached from here. Needs a sign-in.

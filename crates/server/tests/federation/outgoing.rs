@@ -1,9 +1,13 @@
 //! Sites that only dial out.
 
+use percale_api::directions::Dial;
+use percale_core::ErrorCode;
 use serde_json::json;
 
 use crate::common::bytes;
 use crate::fabric::Site;
+use crate::liar::Liar;
+use crate::trust::id_of;
 
 /// One site that can be dialled and two that cannot, which reach each other through it.
 async fn behind_firewalls() -> [Site; 3] {
@@ -76,4 +80,90 @@ async fn it_is_reached_again_after_either_side_was_away() {
         (alice.mkdir("/deep/two").await.status.as_u16() == 201).then_some(())
     })
     .await;
+}
+
+/// Returns the ways between a site and another one, as the first one finds them: out and in.
+fn ways(found: &serde_json::Value, site: &str) -> (Option<bool>, Option<bool>) {
+    let item = found["items"].as_array().unwrap().iter().find(|item| item["site"] == site).unwrap();
+    let open = |dialled: &serde_json::Value| {
+        let dialled = dialled.as_array()?;
+        (!dialled.is_empty()).then(|| dialled.iter().any(|one| one["fault"].is_null()))
+    };
+    (open(&item["outgoing"]), open(&item["incoming"]))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_site_that_nobody_can_dial_is_told_so() {
+    // A port that nobody listens on, as behind a firewall that answers.
+    let shut = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("https://{}", shut.local_addr().unwrap());
+    drop(shut);
+    let behind = Site::with("coast", |config| config.federation.urls = vec![url.clone()]);
+    let outgoing = Site::with("delta", |config| config.federation.outgoing_only = true);
+    let (alps, baltic, coast, delta) =
+        tokio::join!(Site::start("alps"), Site::start("baltic"), behind, outgoing);
+    for site in [&baltic, &coast, &delta] {
+        site.join(&alps.invite().await).await;
+    }
+    for site in [&alps, &baltic] {
+        site.reaches(&["alps", "baltic", "delta"]).await;
+    }
+    coast.reaches(&["alps", "baltic"]).await;
+    let look = async |site: &Site| site.admin.post("/v1/sites/directions", json!({})).await.expect(200);
+    let found = look(&coast).await;
+    assert_eq!(ways(&found, "alps"), (Some(true), Some(false)), "{found}");
+    assert_eq!(ways(&found, "baltic"), (Some(true), Some(false)), "{found}");
+    assert_eq!((&found["is_unreachable"], &found["urls"]), (&json!(true), &json!([url])), "{found}");
+    assert!(found["remedy"].as_str().unwrap().contains("federation.outgoing_only = true"), "{found}");
+
+    // To the others it is one that they cannot dial; they themselves can be.
+    let found = look(&alps).await;
+    assert_eq!(ways(&found, "baltic"), (Some(true), Some(true)), "{found}");
+    assert_eq!(ways(&found, "delta"), (None, Some(true)), "{found}");
+    assert_eq!(ways(&found, "coast").0, Some(false), "{found}");
+    assert_eq!((&found["is_unreachable"], &found["remedy"]), (&json!(false), &json!(null)), "{found}");
+
+    // One that says that it only dials out has nothing to mend.
+    let found = look(&delta).await;
+    assert_eq!(ways(&found, "alps"), (Some(true), None), "{found}");
+    assert_eq!((&found["is_unreachable"], &found["remedy"]), (&json!(false), &json!(null)), "{found}");
+
+    alps.user("alice")
+        .await
+        .post("/v1/sites/directions", json!({}))
+        .await
+        .expect_problem_at("forbidden", "alps");
+    let dial = json!({"nonce": "ab".repeat(16)});
+    for path in ["/v1/peer/dial", "/v1/peer/hello"] {
+        alps.admin.post(path, dial.clone()).await.expect_problem_at("site_refused", "alps");
+    }
+
+    // The remedy helps.
+    let mut coast = coast;
+    coast.stop().await;
+    (coast.config.federation.urls, coast.config.federation.outgoing_only) = (Vec::new(), true);
+    coast.resume().await;
+    alps.reaches(&["coast"]).await;
+    let found = look(&alps).await;
+    assert_eq!(ways(&found, "coast"), (None, Some(true)), "{found}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_site_is_dialled_only_where_the_roster_says_and_reached_only_by_its_key() {
+    let (alps, baltic) = tokio::join!(Site::start("alps"), Site::start("baltic"));
+    let liar = Liar::new("delta");
+    // It says that it is where another site is.
+    let client = liar.join_at(&alps, vec![baltic.admin.url.clone()]).await;
+    let dial = Dial { nonce: "0123456789abcdef".repeat(2) };
+    let silent = client.peer_dial(&dial).await.unwrap_err();
+    assert_eq!(silent.code(), ErrorCode::SiteRefused, "nobody said who asks");
+    let client = liar.saying(&client, &liar.statement(id_of(&alps).await, None));
+    let answer = client.peer_dial(&dial).await.unwrap();
+    let [dialled] = &answer.dialled[..] else { panic!("{answer:?}") };
+    assert_eq!(dialled.url, baltic.admin.url);
+    assert!(dialled.fault.is_some(), "the server there does not have the liar's key");
+    for nonce in [String::new(), "0".repeat(33), "no hexadecimal digits in this one".into()] {
+        let refused = client.peer_dial(&Dial { nonce: nonce.clone() }).await.unwrap_err();
+        assert_eq!(refused.code(), ErrorCode::InvalidRequest, "{nonce}");
+    }
 }

@@ -13,7 +13,7 @@ use serde_json::json;
 use crate::fabric::{Site, three};
 use crate::liar::{Liar, with_field};
 
-async fn id_of(site: &Site) -> SiteId {
+pub async fn id_of(site: &Site) -> SiteId {
     let own = site.admin.get("/v1/site").await.expect(200);
     own["id"].as_str().unwrap().parse().unwrap()
 }
