@@ -157,6 +157,8 @@ pub struct ConfirmKeyArgs {
 /// `percale site drain`
 #[derive(Debug, Args)]
 #[command(after_help = "\
+The site accepts no tasks that bring copies to it; those that it accepted before go on to their end.
+
 Examples:
   percale site drain alps      what it has stays readable
   percale site resume alps     takes that back")]

@@ -169,7 +169,7 @@ fn tasks_across_sites_end_by_themselves_whoever_is_killed() {
 }
 
 /// Waits until a catalog holds no lease but those of so many live servers, and nothing that lies under one.
-fn nothing_held(site: &Site, servers: u32) {
+pub fn nothing_held(site: &Site, servers: u32) {
     let file = site.state_directory().join("catalog.db");
     let mut left = Vec::new();
     wait::until("nothing to be held any more", SETTLE, || {

@@ -11,6 +11,7 @@
 //! | [`documents`] | what the documents tell people to type works |
 //! | [`disk_full`] | a full disk is an error and no loss |
 //! | [`full_fabric`] | the same for copies from another site |
+//! | [`many_items`] | tasks of many items: some are bad, cancelled half-way, a site is drained or stopped |
 //! | [`bench`] | the model of transfers between two sites |
 //! | [`ways`] | `percale doctor` says which sites can dial which |
 //! | [`demo`] | the demo's checks pass |
@@ -26,6 +27,7 @@ mod fabric_kill;
 mod full_fabric;
 mod kill;
 mod ledger;
+mod many_items;
 mod publish_steps;
 mod restart;
 mod servers;
