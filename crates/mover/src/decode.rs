@@ -6,14 +6,16 @@ use bytes::{Buf, Bytes, BytesMut};
 use percale_core::ByteCount;
 use percale_core::tree::{GROUP_SIZE, GroupHash, group_count, group_range};
 
+use crate::authentic::{StreamKey, Tags};
 use crate::frames::{
     AWAY, DATA, DONE, DataFrame, END, ERROR, FAIL, Frame, FrameError, HASH_LEN, HEADER_LEN, ITEM,
-    MAX_DATA_LEN, MAX_INFO_LEN, MAX_ITEMS, MAX_ITEMS_INFO_LEN, PREAMBLE,
+    MAX_DATA_LEN, MAX_INFO_LEN, MAX_ITEMS, MAX_ITEMS_INFO_LEN, PREAMBLE, PREAMBLE_AUTHENTIC, TAG_LEN,
 };
 
 /// Reads a stream that comes in pieces of any size. Holds at most one frame.
 ///
-/// Checks every rule of the format; the hashes are left to [`DataFrame::verify`], since they cost time.
+/// Checks every rule of the format; the hashes are left to [`DataFrame::verify`], since they cost time. In format 2, too, the
+/// bytes of a group are only known to be the sender's once they were compared with a hash.
 #[derive(Debug, Default)]
 pub struct Decoder {
     pieces: VecDeque<Bytes>,
@@ -21,6 +23,10 @@ pub struct Decoder {
     started: bool,
     ended: bool,
     header: Option<Header>,
+    /// The hash that leads the group which is waited for.
+    hash: Option<GroupHash>,
+    /// Nothing in format 1.
+    tags: Option<Tags>,
     items: Vec<Announced>,
     info_bytes: usize,
     data_bytes: u64,
@@ -40,12 +46,38 @@ struct Header {
     item: u32,
     offset: u64,
     len: usize,
+    /// As it came.
+    bytes: [u8; HEADER_LEN],
 }
 
 impl Decoder {
     /// Begins before the first byte.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Begins before the first byte of a stream of format 2, which ends with an error at the first frame that whoever has the
+    /// key did not send there.
+    pub fn authentic(key: StreamKey) -> Self {
+        Self { tags: Some(Tags::new(key)), ..Self::default() }
+    }
+
+    /// Returns how many bytes are missing for what comes next; 0 if nothing comes any more. Whoever feeds just these, in one
+    /// piece, has no group copied.
+    pub fn wanted(&self) -> usize {
+        let next = match self.header {
+            _ if self.ended => 0,
+            _ if !self.started => PREAMBLE.len(),
+            None => HEADER_LEN,
+            Some(header) if header.frame != DATA => header.len + self.tag_len(),
+            Some(_) if self.hash.is_none() => HASH_LEN + self.tag_len(),
+            Some(header) => header.len - HASH_LEN,
+        };
+        next.saturating_sub(self.buffered)
+    }
+
+    fn tag_len(&self) -> usize {
+        if self.tags.is_some() { TAG_LEN } else { 0 }
     }
 
     /// Takes the next piece. Call [`Decoder::next`] until it has no more before the next one.
@@ -64,7 +96,8 @@ impl Decoder {
     pub fn next(&mut self) -> Result<Option<Frame>, FrameError> {
         if !self.started {
             let Some(preamble) = self.take(PREAMBLE.len()) else { return Ok(None) };
-            if preamble != PREAMBLE.as_slice() {
+            let expected = if self.tags.is_some() { PREAMBLE_AUTHENTIC } else { PREAMBLE };
+            if preamble != expected.as_slice() {
                 return Err(FrameError::Preamble);
             }
             self.started = true;
@@ -83,9 +116,40 @@ impl Decoder {
                 None => return Ok(None),
             },
         };
-        let Some(payload) = self.take(header.len) else { return Ok(None) };
+        if header.frame == DATA {
+            return self.data(header);
+        }
+        let Some(mut payload) = self.take(header.len + self.tag_len()) else { return Ok(None) };
+        let tag = payload.split_off(header.len);
+        if let Some(tags) = &mut self.tags {
+            tags.check(&header.bytes, &payload, &tag)?;
+        }
         self.header = None;
         self.frame(header, payload).map(Some)
+    }
+
+    /// Takes what leads a group, then the group.
+    fn data(&mut self, header: Header) -> Result<Option<Frame>, FrameError> {
+        let hash = match self.hash {
+            Some(hash) => hash,
+            None => {
+                let Some(mut lead) = self.take(HASH_LEN + self.tag_len()) else { return Ok(None) };
+                let mut hash = [0; HASH_LEN];
+                lead.copy_to_slice(&mut hash);
+                if let Some(tags) = &mut self.tags {
+                    tags.check(&header.bytes, &hash, &lead)?;
+                }
+                *self.hash.insert(GroupHash(hash))
+            }
+        };
+        let Some(bytes) = self.take(header.len - HASH_LEN) else { return Ok(None) };
+        (self.header, self.hash) = (None, None);
+        self.data_bytes += bytes.len() as u64;
+        let announced = &mut self.items[header.item as usize];
+        announced.groups += 1;
+        let size = announced.size;
+        let (item, offset) = (header.item, header.offset);
+        Ok(Some(Frame::Data(DataFrame { item, size, offset, hash, bytes })))
     }
 
     /// Says that no more pieces come.
@@ -98,6 +162,8 @@ impl Decoder {
 
     /// Checks a header before any of its payload is waited for, so that nobody makes us hold more than the limits.
     fn check(&self, mut bytes: Bytes) -> Result<Header, FrameError> {
+        let mut raw = [0; HEADER_LEN];
+        raw.copy_from_slice(&bytes);
         let frame = bytes.get_u8();
         let flags = u16::from(bytes.get_u8());
         let reserved = bytes.get_u16_le();
@@ -152,10 +218,10 @@ impl Decoder {
         } else if len > MAX_INFO_LEN {
             return Err(FrameError::TooLarge("at most 64 KiB of description in a frame"));
         }
-        Ok(Header { frame, item, offset, len })
+        Ok(Header { frame, item, offset, len, bytes: raw })
     }
 
-    fn frame(&mut self, header: Header, mut payload: Bytes) -> Result<Frame, FrameError> {
+    fn frame(&mut self, header: Header, payload: Bytes) -> Result<Frame, FrameError> {
         let Header { frame, item, offset, .. } = header;
         Ok(match frame {
             ITEM => {
@@ -163,15 +229,6 @@ impl Decoder {
                 self.items.push(Announced { size, groups: 0, is_closed: false });
                 self.info_bytes += payload.len();
                 Frame::Item { item, size, info: payload }
-            }
-            DATA => {
-                let mut hash = [0; HASH_LEN];
-                payload.copy_to_slice(&mut hash);
-                self.data_bytes += payload.len() as u64;
-                let announced = &mut self.items[item as usize];
-                announced.groups += 1;
-                let size = announced.size;
-                Frame::Data(DataFrame { item, size, offset, hash: GroupHash(hash), bytes: payload })
             }
             DONE => {
                 self.items[item as usize].is_closed = true;

@@ -6,10 +6,14 @@ use percale_core::{ByteCount, ErrorCode};
 
 /// The first bytes of every stream: a name and the format number 1.
 pub const PREAMBLE: &[u8; 8] = b"PCFRAME\x01";
+/// The first bytes of a stream of format 2, each frame of which is authenticated ([`crate::authentic`]).
+pub const PREAMBLE_AUTHENTIC: &[u8; 8] = b"PCFRAME\x02";
 /// Bytes of a frame's header.
 pub const HEADER_LEN: usize = 20;
 /// Bytes of the group hash that leads the payload of a DATA frame.
 pub const HASH_LEN: usize = 32;
+/// Bytes of the tag of a frame of format 2.
+pub const TAG_LEN: usize = 16;
 /// Most bytes of a DATA payload: the hash and one group.
 pub const MAX_DATA_LEN: usize = HASH_LEN + GROUP_SIZE as usize;
 /// Most bytes of any other payload.
@@ -117,8 +121,16 @@ impl DataFrame {
 #[non_exhaustive]
 pub enum FrameError {
     /// The first bytes are not those of a stream of this format.
-    #[error("not a stream of frames of format 1")]
+    #[error("not a stream of frames of the format that was asked for")]
     Preamble,
+    /// The tag of a frame is not the one that its sender gave the frame at this place of the stream.
+    #[error(
+        "frame {frame} of the stream is not what was sent there: altered, repeated, left out or out of order"
+    )]
+    Altered {
+        /// Its number in the stream, from 0.
+        frame: u64,
+    },
     /// A type that this release does not know.
     #[error("unknown frame type {0}")]
     UnknownType(u8),
@@ -156,7 +168,7 @@ impl FrameError {
     /// The code under which users see this error.
     pub fn code(&self) -> ErrorCode {
         match self {
-            Self::Corrupt { .. } => ErrorCode::DigestMismatch,
+            Self::Corrupt { .. } | Self::Altered { .. } => ErrorCode::DigestMismatch,
             Self::TooLarge(_) => ErrorCode::PayloadTooLarge,
             Self::Cut => ErrorCode::UploadIncomplete,
             _ => ErrorCode::InvalidRequest,

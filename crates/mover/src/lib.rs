@@ -5,6 +5,7 @@
 //! | [`frames`] | the frames of a stream and their limits |
 //! | [`encode`] | frames to bytes, without copying payloads |
 //! | [`decode`] | bytes to frames, every rule of the format checked |
+//! | [`authentic`] | the tags of frames that travel without encryption |
 //! | [`held`] | which bytes of a known version a site has, and the restart marker that remembers it |
 //! | [`received`] | which groups of a content have arrived, and the restart marker that remembers it |
 //! | [`tuning`] | how many connections a path takes |
@@ -16,6 +17,7 @@
 //!
 //! `docs/design/frames.md` is the format's text.
 
+pub mod authentic;
 pub mod decode;
 pub mod encode;
 pub mod frames;
@@ -28,6 +30,7 @@ pub mod slots;
 pub mod tuning;
 pub mod verdict;
 
+pub use authentic::StreamKey;
 pub use decode::Decoder;
 pub use encode::Encoder;
 pub use frames::{DataFrame, Frame, FrameError};
