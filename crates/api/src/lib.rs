@@ -8,6 +8,7 @@ pub mod digest_fields;
 pub mod directions;
 pub mod entries;
 pub mod peer;
+pub mod plain;
 pub mod problem;
 pub mod receipt;
 pub mod site;
@@ -51,6 +52,9 @@ pub mod fields {
     pub const TO: &str = "percale-to";
     /// Between sites: the name of the site that passed a request on. One is the most.
     pub const VIA: &str = "percale-via";
+    /// Between sites: in requests for frames, the [offer](super::plain) that they come without encryption; in answers, what
+    /// became of it.
+    pub const PLAIN: &str = "percale-plain";
 }
 
 /// Media types that are our own.

@@ -177,6 +177,13 @@ pub struct SiteStatus {
     /// How far its clock is ahead of ours, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clock_ms: Option<f64>,
+    /// How the last copy came from it to this server, or the next one will: `tls`, or `integrity_only` (not encrypted, every byte
+    /// authenticated) where both sites have that configured. Absent for the site that answers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub transport: Option<String>,
+    /// Why, where integrity only is configured here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub transport_reason: Option<String>,
     /// Why the last exchange failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fault: Option<String>,

@@ -206,6 +206,14 @@ pub struct Activity {
     /// Why so many.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub streams_reason: Option<String>,
+    /// How bytes came from other sites: `tls`, `integrity_only` (not encrypted, every byte authenticated) or `mixed`. Absent where
+    /// none came.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(example = "tls")]
+    pub transport: Option<String>,
+    /// Why, where integrity only is configured and some came over TLS.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub transport_reason: Option<String>,
     /// What holds it up: `network`, `source_or_network`, `source_disk`, `verification`, `destination_disk`, `catalog`,
     /// `small_files`, `limit`, `turn` or `unclear`; a later release may know others.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -24,6 +24,7 @@ use crate::body::{LastSent, Passed};
 use crate::control::Raw;
 use crate::elsewhere::Elsewhere;
 use crate::error::{Error, ErrorKind};
+use crate::plain::{Plain, PlainState};
 use crate::retry::{Attempts, RetryPolicy};
 
 /// Largest answer that is held in memory: a page of 10 000 entries with long paths, or the hash tree of 4 TiB.
@@ -62,6 +63,8 @@ pub struct ClientOptions {
     /// For calls between sites: a socket of this host whose connections lead to the site. The URL is then only a name, and
     /// `http`, since whoever owns the socket has encrypted what is behind it.
     pub socket: Option<PathBuf>,
+    /// For calls between sites: the name of the site, if it may send frames without encryption, each authenticated.
+    pub integrity_only: Option<String>,
     /// Whether bytes that the site does not have are read straight from the one that it names, by a ticket. Default yes;
     /// never in calls between sites.
     pub follow: bool,
@@ -82,6 +85,7 @@ impl ClientOptions {
             limit: None,
             site_tls: None,
             socket: None,
+            integrity_only: None,
             follow: true,
         }
     }
@@ -110,6 +114,8 @@ struct Inner {
     elsewhere: Option<Arc<Elsewhere>>,
     /// Who hears of the site's time.
     clock: Option<OnTime>,
+    /// The way beside TLS, if it may be used.
+    plain: Option<Arc<Plain>>,
 }
 
 /// Hears of a site's time.
@@ -242,6 +248,15 @@ impl Call {
         self
     }
 
+    /// A value that is not shown where requests are.
+    pub fn secret_header(mut self, name: &'static str, value: &str) -> Self {
+        if let Ok(mut value) = HeaderValue::from_str(value) {
+            value.set_sensitive(true);
+            self.headers.insert(name, value);
+        }
+        self
+    }
+
     pub fn json(mut self, body: &impl Serialize) -> Self {
         self.json =
             Some(serde_json::to_vec(body).expect("wire types have string keys and cannot fail").into());
@@ -337,6 +352,7 @@ impl Client {
                 reached: Arc::default(),
                 elsewhere,
                 clock: None,
+                plain: options.integrity_only.map(|site| Arc::new(Plain::new(site))),
             }),
         })
     }
@@ -389,6 +405,21 @@ impl Client {
     /// Returns the site's URL, with a slash at its end; the one that is asked now if there are several.
     pub fn url(&self) -> &Url {
         self.inner.bases.now()
+    }
+
+    /// Returns the way beside TLS, if it may be used.
+    pub(crate) fn plain(&self) -> Option<&Arc<Plain>> {
+        self.inner.plain.as_ref()
+    }
+
+    /// Returns what is known of streams without encryption, if the site may send such.
+    pub fn plain_state(&self) -> Option<PlainState> {
+        self.plain().map(|plain| plain.state())
+    }
+
+    /// Returns the time without progress after which a call is given up.
+    pub(crate) fn stall_timeout(&self) -> Duration {
+        self.inner.stall_timeout
     }
 
     /// Returns how many streams a bulk transfer takes.
@@ -656,7 +687,7 @@ impl Client {
         }
     }
 
-    fn stalled(&self, operation: &str) -> Error {
+    pub(crate) fn stalled(&self, operation: &str) -> Error {
         let detail = format!("nothing moved for {} s", self.inner.stall_timeout.as_secs_f32());
         Error::new(ErrorKind::Timeout, ErrorCode::Timeout, operation, detail)
     }

@@ -9,6 +9,7 @@
 //! | [`read`] | verified bytes of one object as a stream |
 //! | `elsewhere` | reading from the site that the one that was asked names |
 //! | [`pull`] | frames as they come, for whoever stores them itself |
+//! | `plain` | connections to another site without encryption |
 //! | [`peer`] | calls between sites |
 //! | [`events`] | what changes in a space, as it happens |
 //! | [`receipt`] | receipts of tasks, fetched and checked |
@@ -30,6 +31,7 @@ mod feed;
 pub mod get;
 mod local;
 pub mod peer;
+mod plain;
 pub mod progress;
 pub mod pull;
 mod push;
@@ -46,6 +48,7 @@ pub use body::Passed;
 pub use client::{Client, ClientOptions, encode_path};
 pub use control::{ListOptions, Raw};
 pub use error::{Error, ErrorKind, Retry};
+pub use plain::{PlainState, Transport};
 pub use progress::Progress;
 pub use report::{Item, Outcome, Report};
 pub use retry::RetryPolicy;

@@ -1,18 +1,23 @@
 //! Asking for bytes as frames.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
+use percale_api::plain::{Offer, Taken};
 use percale_api::uploads::{Pull, PullItem, PulledItem};
 use percale_api::{Problem, fields, media};
 use percale_core::ErrorCode;
-use percale_mover::{Decoder, Frame};
+use percale_core::tree::group_count;
+use percale_mover::{Decoder, Frame, FrameError, StreamKey};
 use reqwest::header::ACCEPT;
 use reqwest::{Method, Response};
 
 use crate::client::{Call, Client};
 use crate::elsewhere::{Place, Places};
 use crate::error::{Error, ErrorKind, Retry};
+use crate::plain::{Plain, PlainConnection, Transport};
 
 /// How long the end of a stream is waited for.
 const FINISH_WITHIN: Duration = Duration::from_secs(1);
@@ -22,11 +27,22 @@ const FINISH_WITHIN: Duration = Duration::from_secs(1);
 pub struct FrameStream {
     client: Client,
     operation: Arc<str>,
-    response: Response,
+    way: Way,
+    /// Why it came over TLS, where both sites may have agreed on integrity only.
+    why_encrypted: Option<String>,
     decoder: Decoder,
     ended: bool,
     /// A frame that was read ahead.
     ahead: Option<Frame>,
+}
+
+/// Over what the frames come.
+#[derive(Debug)]
+enum Way {
+    /// The answer itself.
+    Answer(Response),
+    /// A connection without encryption; nothing once it was given back, or is of no use any more.
+    Plain { plain: Arc<Plain>, connection: Option<PlainConnection>, is_large: bool, is_altered: bool },
 }
 
 impl FrameStream {
@@ -48,21 +64,124 @@ impl FrameStream {
         items: Vec<PullItem>,
         follow: bool,
     ) -> crate::Result<Self> {
-        let mut call = Call::new(operation, Method::POST, "/v1/frames/pull")
-            .json(&Pull { items })
-            .header(ACCEPT.as_str(), &format!("{}, {}", media::FRAMES, media::PROBLEM));
+        let mut call = call(operation, items);
         if let Some(elsewhere) = client.elsewhere().filter(|_| follow) {
             call = call.header(fields::REDIRECT, &elsewhere.follow().to_string());
         }
         let response = client.open_once(call).await?;
-        Ok(Self {
-            client: client.clone(),
-            operation: operation.into(),
-            response,
-            decoder: Decoder::new(),
-            ended: false,
-            ahead: None,
-        })
+        Ok(Self::begin(client, operation, Way::Answer(response), Decoder::new()))
+    }
+
+    /// The same, for a site that may send frames without encryption: then they come so if it does, and over TLS otherwise. Each
+    /// frame is authenticated; the bytes of a group are known to be right only once they were compared with a hash.
+    ///
+    /// # Errors
+    /// As [`FrameStream::open`].
+    pub async fn open_bulk(client: &Client, operation: &str, items: Vec<PullItem>) -> crate::Result<Self> {
+        let Some(plain) = client.plain().cloned() else {
+            return Self::open(client, operation, items).await;
+        };
+        let stream = match plain.why_encrypted() {
+            Some(why) => {
+                let stream = Self::open(client, operation, items).await?;
+                Self { why_encrypted: Some(why), ..stream }
+            }
+            None => Self::offer(client, operation, items, &plain).await?,
+        };
+        plain.note(&stream.transport());
+        Ok(stream)
+    }
+
+    /// Offers the site to send the frames beside TLS. The request and the connection are on their way at once.
+    async fn offer(
+        client: &Client,
+        operation: &str,
+        items: Vec<PullItem>,
+        plain: &Arc<Plain>,
+    ) -> crate::Result<Self> {
+        let random = |error: percale_trust::Error| {
+            Error::new(ErrorKind::Local, ErrorCode::Internal, operation, error.to_string()).with_source(error)
+        };
+        let offer = Offer {
+            id: percale_trust::random().map_err(random)?,
+            secret: percale_trust::random().map_err(random)?,
+        };
+        let url = client.url().clone();
+        let mut dial = pin!(plain.dial(&url, &offer.id));
+        let call = call(operation, items).secret_header(fields::PLAIN, &offer.to_text());
+        let mut ask = pin!(client.open_once(call));
+        let mut dialled = None;
+        let answer = loop {
+            tokio::select! {
+                answer = &mut ask => break answer,
+                connection = &mut dial, if dialled.is_none() => dialled = Some(connection),
+            }
+        };
+        let response = answer.inspect_err(|error| {
+            // A site that is not there, or waits for the connection longer than this one for the answer.
+            if matches!(error.kind(), ErrorKind::Connection | ErrorKind::Timeout) {
+                plain.encrypt("a request that offered to do without failed");
+            }
+        })?;
+        let taken =
+            response.headers().get(fields::PLAIN).and_then(|taken| Taken::parse(taken.to_str().ok()?));
+        let why = match taken {
+            Some(Taken::Yes) => {
+                let dialled = match dialled {
+                    Some(dialled) => dialled,
+                    None => dial.await,
+                };
+                let connection = dialled.map_err(|error| {
+                    plain.encrypt("the connection without encryption broke");
+                    broke(operation, error)
+                })?;
+                let decoder = Decoder::authentic(StreamKey::new(&offer.id, &offer.secret));
+                let (plain, connection) = (plain.clone(), Some(connection));
+                let way = Way::Plain { plain, connection, is_large: false, is_altered: false };
+                return Ok(Self::begin(client, operation, way, decoder));
+            }
+            Some(Taken::Late) => match dialled {
+                Some(Err(error)) => format!("no connection without encryption comes about: {error}"),
+                _ => "the connection without encryption did not reach the server that was asked".to_owned(),
+            },
+            _ => "the other site does not name this one in federation.integrity_only".to_owned(),
+        };
+        plain.encrypt(&why);
+        let stream = Self::begin(client, operation, Way::Answer(response), Decoder::new());
+        Ok(Self { why_encrypted: Some(why), ..stream })
+    }
+
+    fn begin(client: &Client, operation: &str, way: Way, decoder: Decoder) -> Self {
+        let (client, operation) = (client.clone(), operation.into());
+        Self { client, operation, way, why_encrypted: None, decoder, ended: false, ahead: None }
+    }
+
+    /// Returns how the frames travel.
+    pub fn transport(&self) -> Transport {
+        match &self.way {
+            Way::Answer(_) => Transport::Tls(self.why_encrypted.clone()),
+            Way::Plain { .. } => Transport::IntegrityOnly,
+        }
+    }
+
+    /// Notes that bytes of this stream are not what they should be, so that the next one comes over TLS. Tells whether this one
+    /// did not: then it is not known who is to blame.
+    pub fn is_wrong(&mut self, why: &str) -> bool {
+        match &mut self.way {
+            Way::Answer(_) => false,
+            Way::Plain { plain, connection, is_altered, .. } => {
+                *connection = None;
+                if !std::mem::replace(is_altered, true) {
+                    plain.altered(why);
+                }
+                true
+            }
+        }
+    }
+
+    /// Tells whether the stream was found not to be what its site sent, on a way without encryption.
+    pub fn is_altered(&self) -> bool {
+        matches!(self.way, Way::Plain { is_altered: true, .. })
     }
 
     /// Reads ahead in a stream of one item, to find out whether that is elsewhere: then this stream is at its end, and
@@ -100,7 +219,9 @@ impl FrameStream {
             return Ok(Some(frame));
         }
         loop {
-            if let Some(frame) = self.decoder.next().map_err(|error| self.broken(error))? {
+            let decoded = self.decoder.next();
+            if let Some(frame) = decoded.map_err(|error| self.broken(error))? {
+                self.expect(&frame);
                 match frame {
                     Frame::Error { problem } => return Err(parse_problem(&self.operation, &problem)),
                     Frame::End { .. } => self.ended = true,
@@ -108,13 +229,13 @@ impl FrameStream {
                 }
                 continue;
             }
-            match self.client.piece(&self.operation, &mut self.response).await {
+            match self.piece().await {
                 Ok(Some(piece)) => self.decoder.feed(piece),
                 Ok(None) => {
-                    return match self.decoder.finish() {
-                        Ok(()) => Ok(None),
-                        Err(error) => Err(self.broken(error)),
-                    };
+                    let finished = self.decoder.finish();
+                    finished.map_err(|error| self.broken(error))?;
+                    self.give_back();
+                    return Ok(None);
                 }
                 // Whatever the transport says of its end, END was there.
                 Err(_) if self.ended => return Ok(None),
@@ -136,14 +257,70 @@ impl FrameStream {
         drop(tokio::time::timeout(FINISH_WITHIN, rest).await);
     }
 
-    fn broken(&self, error: percale_mover::FrameError) -> Error {
+    /// Reads the next bytes of the stream; nothing at its end.
+    async fn piece(&mut self) -> crate::Result<Option<Bytes>> {
+        let (plain, connection, is_large) = match &mut self.way {
+            Way::Answer(response) => return self.client.piece(&self.operation, response).await,
+            Way::Plain { plain, connection, is_large, .. } => (plain, connection, *is_large),
+        };
+        let wanted = self.decoder.wanted();
+        let Some(open) = connection.as_mut().filter(|_| wanted > 0) else { return Ok(None) };
+        let read = tokio::time::timeout(self.client.stall_timeout(), open.read(wanted, is_large)).await;
+        let why = match read {
+            Ok(Ok(Some(piece))) => {
+                if let Some(limit) = self.client.limit() {
+                    limit.take(piece.len() as u64).await;
+                }
+                return Ok(Some(piece));
+            }
+            // Whoever looks finds that the stream was cut.
+            Ok(Ok(None)) => None,
+            Ok(Err(error)) => Some(broke(&self.operation, error)),
+            Err(_) => Some(self.client.stalled(&self.operation)),
+        };
+        *connection = None;
+        plain.encrypt("a connection without encryption broke within a stream");
+        why.map_or(Ok(None), Err)
+    }
+
+    /// Keeps a connection of which the whole stream was read for the next one.
+    fn give_back(&mut self) {
+        if let Way::Plain { plain, connection, is_altered: false, .. } = &mut self.way
+            && let Some(connection) = connection.take()
+        {
+            plain.give_back(connection);
+        }
+    }
+
+    /// Prepares for what follows: the groups of a large item go each into a buffer of its own.
+    fn expect(&mut self, frame: &Frame) {
+        if let (Way::Plain { is_large, .. }, Frame::Item { size, .. }) = (&mut self.way, frame) {
+            *is_large = group_count(*size) > 1;
+        }
+    }
+
+    fn broken(&mut self, error: FrameError) -> Error {
+        let is_wrong = error != FrameError::Cut && self.is_wrong(&error.to_string());
         let (kind, retry) = match error {
-            percale_mover::FrameError::Cut => (ErrorKind::Connection, Retry::Temporary),
+            FrameError::Cut => (ErrorKind::Connection, Retry::Temporary),
+            // It may be another's doing, and comes over TLS next.
+            _ if is_wrong => (ErrorKind::Connection, Retry::Temporary),
             _ => (ErrorKind::Protocol, Retry::Permanent),
         };
         let code = if retry == Retry::Temporary { ErrorCode::SiteUnavailable } else { ErrorCode::Internal };
         Error::new(kind, code, &*self.operation, error.to_string()).with_source(error).with_retry(retry)
     }
+}
+
+fn call(operation: &str, items: Vec<PullItem>) -> Call {
+    Call::new(operation, Method::POST, "/v1/frames/pull")
+        .json(&Pull { items })
+        .header(ACCEPT.as_str(), &format!("{}, {}", media::FRAMES, media::PROBLEM))
+}
+
+fn broke(operation: &str, error: std::io::Error) -> Error {
+    let detail = format!("the connection without encryption broke: {error}");
+    Error::new(ErrorKind::Connection, ErrorCode::SiteUnavailable, operation, detail).with_source(error)
 }
 
 /// Reads the problem of a FAIL or ERROR frame.

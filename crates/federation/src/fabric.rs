@@ -8,7 +8,7 @@ use std::time::Duration;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use percale_api::fields;
 use percale_catalog::{Catalog, PeerState};
-use percale_client::{Client, ClientOptions, RetryPolicy};
+use percale_client::{Client, ClientOptions, PlainState, RetryPolicy};
 use percale_core::access::Caller;
 use percale_core::ids::{SiteId, SpaceId, TaskId, TokenId, VersionId};
 use percale_core::{ErrorCode, ObjectPath, Position, Timestamp};
@@ -43,6 +43,8 @@ pub struct OwnSite {
     pub state_dir: PathBuf,
     /// How long another site may be silent while it is asked something.
     pub stall_timeout: Duration,
+    /// The names of the sites that may send frames without encryption.
+    pub integrity_only: Vec<String>,
 }
 
 /// What a site proves itself with. It changes while the server runs.
@@ -557,6 +559,18 @@ impl Fabric {
         Ok(ticket.sign(&self.key().key)?)
     }
 
+    /// Tells whether this site has agreed to integrity only with another one, which must have done so too.
+    pub fn may_be_plain(&self, name: &str) -> bool {
+        self.own().integrity_only.iter().any(|agreed| agreed == name)
+    }
+
+    /// Returns what is known of streams of frames from a member that come without encryption; nothing if none were asked for
+    /// since this server started.
+    pub fn plain_state(&self, id: SiteId) -> Option<PlainState> {
+        let clients = self.inner.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        clients.get(&(id, None))?.client.plain_state()
+    }
+
     /// Returns the client that holds the connections to a member.
     pub(crate) fn connected(&self, member: &Arc<Member>, route: Route) -> Result<Client> {
         self.connected_to(member, route, None)
@@ -579,6 +593,8 @@ impl Fabric {
                 let mut options = ClientOptions::new(urls.next().unwrap_or_default());
                 options.other_urls = urls.collect();
                 options.site_tls = Some(site_client_config(&self.key().certificate, keys)?);
+                // Only a site that is dialled has a port to dial beside TLS.
+                options.integrity_only = Some(member.name.clone()).filter(|name| self.may_be_plain(name));
                 options
             }
             _ => {

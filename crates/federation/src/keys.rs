@@ -279,7 +279,8 @@ mod tests {
         let certificate = SiteCertificate::new(&key, id, Timestamp::now()).unwrap();
         let (urls, state_dir) = (vec!["https://alps.example.org".into()], state.to_owned());
         let stall_timeout = Duration::from_secs(60);
-        let own = OwnSite { id, name: "alps".into(), urls, state_dir, stall_timeout };
+        let integrity_only = Vec::new();
+        let own = OwnSite { id, name: "alps".into(), urls, state_dir, stall_timeout, integrity_only };
         Fabric::open(own, OwnKey { key, certificate }, catalog.clone()).await.unwrap()
     }
 

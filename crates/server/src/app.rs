@@ -16,6 +16,7 @@ use crate::abroad::Abroad;
 use crate::fetch::Unfinished;
 use crate::http::auth::Authenticator;
 use crate::lease::ServerLease;
+use crate::plain::Plain;
 use crate::publish::Publisher;
 use crate::reading::Reader;
 use crate::stores::Registry;
@@ -57,6 +58,8 @@ pub struct App {
     pub lease: Arc<ServerLease>,
     /// The unfinished copies that this server has in hand.
     pub copying: Unfinished,
+    /// Frames that go to other sites without encryption.
+    pub plain: Arc<Plain>,
     /// What bytes between sites keep to.
     pub traffic: Arc<Traffic>,
     /// The managed tasks that this server works on.

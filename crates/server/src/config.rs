@@ -242,11 +242,20 @@ pub struct FederationConfig {
     /// Since 0.1.
     #[serde(with = "humantime_serde")]
     pub stall_timeout: Duration,
+    /// The names of the sites with which copies are exchanged without encryption, every byte authenticated, such as `["baltic"]`;
+    /// used only where the other site names this one too. Default none. Set it where the processors are the limit, and whoever
+    /// is on the way may read what is copied, with its paths. Since 0.1.
+    pub integrity_only: Vec<String>,
 }
 
 impl Default for FederationConfig {
     fn default() -> Self {
-        Self { urls: Vec::new(), outgoing_only: false, stall_timeout: Duration::from_secs(30) }
+        Self {
+            urls: Vec::new(),
+            outgoing_only: false,
+            stall_timeout: Duration::from_secs(30),
+            integrity_only: Vec::new(),
+        }
     }
 }
 
@@ -338,6 +347,12 @@ impl Config {
             self.federation.stall_timeout >= Duration::from_secs(1),
             "federation.stall_timeout is less than 1s".into(),
         );
+        for name in &self.federation.integrity_only {
+            require(
+                is_plain_name(name) && *name != self.site.name,
+                format!("federation.integrity_only has '{name}', which is not the name of another site"),
+            );
+        }
         for url in &self.federation.urls {
             require(url.starts_with("https://"), format!("federation.urls has '{url}', which is not https"));
         }

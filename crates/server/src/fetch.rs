@@ -22,10 +22,11 @@ use percale_api::tasks::Verification;
 use percale_api::uploads::PullItem;
 use percale_catalog::{Committed, OpenVersion, Space, TaskCopy, Verified};
 use percale_client::pull::{FrameStream, parse_problem};
+use percale_client::{Client, Transport};
 use percale_core::ids::{SiteId, StoreId, VersionId};
 use percale_core::tree::{HashTree, group_count};
 use percale_core::{ByteRange, ErrorCode, ObjectPath, Timestamp};
-use percale_federation::Acting;
+use percale_federation::{Acting, Member};
 use percale_mover::meter::InHand;
 use percale_mover::tuning::next_request;
 use percale_mover::{Frame, Slots, Wait};
@@ -337,10 +338,7 @@ impl Fetch {
         refused: &mut BTreeMap<usize, ApiError>,
     ) -> Result<()> {
         let member = self.app.fabric.member(site)?;
-        let from = |error: percale_client::Error| {
-            let error = ApiError::from(percale_federation::Error::from(error));
-            error.context(format!("cannot read from site {}", member.name))
-        };
+        let from = |error: percale_client::Error| cannot_read(&member, error);
         let position = batch.first().map(|one| one.wanted.version.position);
         let client = self.app.fabric.client_at(site, &self.acting, position)?;
         let items = batch.iter().map(|one| {
@@ -348,17 +346,37 @@ impl Fetch {
             let (space, id) = (Some(version.space), Some(version.version));
             PullItem { path: version.path.clone(), version: id, space, ranges: None }
         });
-        let meter = self.flow.meter();
         let _turn = self.flow.turn(site).await;
-        let opened = meter.waiting(Wait::Bytes, FrameStream::open(&client, OPERATION, items.collect())).await;
-        let mut stream = opened.map_err(from)?;
-        while let Some(frame) = meter.waiting(Wait::Bytes, stream.next()).await.map_err(from)? {
+        let items: Vec<PullItem> = items.collect();
+        let mut stream = open(&self.flow, &client, items.clone()).await.map_err(from)?;
+        match self.take(&mut stream, &member, batch, came, refused).await {
+            // It came without encryption, and whoever is on the way may be to blame. The site is asked again, over TLS.
+            Err(_) if stream.transport() == Transport::IntegrityOnly => {
+                let mut stream = open(&self.flow, &client, items).await.map_err(from)?;
+                self.take(&mut stream, &member, batch, came, refused).await
+            }
+            taken => taken,
+        }
+    }
+
+    /// Takes what a stream brings of a batch.
+    async fn take(
+        &self,
+        stream: &mut FrameStream,
+        member: &Member,
+        batch: &[Small],
+        came: &mut [Option<Bytes>],
+        refused: &mut BTreeMap<usize, ApiError>,
+    ) -> Result<()> {
+        let meter = self.flow.meter();
+        let from = |error: percale_client::Error| cannot_read(member, error);
+        while let Some(frame) = next(&self.flow, stream).await.map_err(from)? {
             match frame {
                 Frame::Data(data) => {
                     let at = data.item as usize;
                     let (Some(one), Some(place)) = (batch.get(at), came.get_mut(at)) else {
                         let detail = format!("site {} sent what was not asked for", member.name);
-                        return Err(ApiError::new(ErrorCode::Integrity, detail));
+                        return Err(wrong(stream, ApiError::new(ErrorCode::Integrity, detail)));
                     };
                     let verify = || data.offset == 0 && one.tree.verify(0, &data.bytes).is_ok();
                     let is_right = meter.working(Wait::Verify, verify);
@@ -369,7 +387,7 @@ impl Fetch {
                         tracing::error!(%path, site = member.name, "wrong bytes from another site");
                         let detail =
                             format!("site {} sent wrong bytes; nothing of them was kept", member.name);
-                        return Err(ApiError::new(ErrorCode::Integrity, detail));
+                        return Err(wrong(stream, ApiError::new(ErrorCode::Integrity, detail)));
                     }
                     meter.received(data.bytes.len() as u64);
                     self.flow.admit(data.bytes.len() as u64).await;
@@ -426,6 +444,46 @@ impl Fetch {
 /// Returns how many MiB bytes take, begun ones as whole.
 fn mebibytes(bytes: u64) -> u32 {
     u32::try_from(bytes.div_ceil(1 << 20)).unwrap_or(u32::MAX)
+}
+
+/// Asks a site for frames, which come over TLS, or without encryption where both sites have agreed on that.
+async fn open(
+    flow: &Flow,
+    client: &Client,
+    items: Vec<PullItem>,
+) -> Result<FrameStream, percale_client::Error> {
+    let opened = flow.meter().waiting(Wait::Bytes, FrameStream::open_bulk(client, OPERATION, items)).await;
+    let stream = opened?;
+    flow.note_transport(stream.transport());
+    Ok(stream)
+}
+
+/// Returns the next frame of a stream.
+async fn next(flow: &Flow, stream: &mut FrameStream) -> Result<Option<Frame>, percale_client::Error> {
+    let next = flow.meter().waiting(Wait::Bytes, stream.next()).await;
+    next.inspect_err(|_| count_altered(stream))
+}
+
+/// Judges wrong bytes of a stream, or bytes that nobody asked for. Those of one without encryption may be another's doing: they
+/// are asked for again, over TLS, before the site is given up.
+fn wrong(stream: &mut FrameStream, error: ApiError) -> ApiError {
+    if !stream.is_wrong(error.detail()) {
+        return error;
+    }
+    count_altered(stream);
+    let detail = format!("{}; it came without encryption, and is asked for over TLS", error.detail());
+    ApiError::new(ErrorCode::SiteUnavailable, detail)
+}
+
+fn count_altered(stream: &FrameStream) {
+    if stream.is_altered() {
+        metrics::counter!("percale_altered_streams_total").increment(1);
+    }
+}
+
+fn cannot_read(member: &Member, error: percale_client::Error) -> ApiError {
+    let error = ApiError::from(percale_federation::Error::from(error));
+    error.context(format!("cannot read from site {}", member.name))
 }
 
 /// Tells whether an object comes with others: it has one group.

@@ -1,5 +1,6 @@
 //! The one port: TCP, TLS, HTTP/1.1, and their limits.
 //!
+//! - What begins with another first byte than TLS, and was agreed on, carries frames of other sites ([`crate::plain`]).
 //! - A connection that does not send a whole request header in time, or stands still within a body, is closed.
 //! - Bodies arrive in pieces of up to 1 MiB, also through TLS, whose records are 16 KiB.
 //! - A connection that is closed before its request was read to the end is first emptied for a while: otherwise the
@@ -31,6 +32,7 @@ use tokio_util::task::TaskTracker;
 use tower::Service as _;
 
 use crate::config::HttpConfig;
+use crate::plain::{FIRST_BYTE, Plain};
 use crate::{ApiError, Result};
 
 /// Largest header of a request, in bytes (`docs/design/rest.md`).
@@ -56,6 +58,7 @@ pub struct PeerKey(pub SitePublicKey);
 pub struct Listener {
     tcp: TcpListener,
     tls: Option<TlsConfigs>,
+    plain: Option<Arc<Plain>>,
     limits: HttpConfig,
 }
 
@@ -69,7 +72,14 @@ impl Listener {
             let detail = format!("cannot listen on {}: {error}", limits.listen);
             ApiError::new(ErrorCode::InvalidConfiguration, detail)
         })?;
-        Ok(Self { tcp, tls, limits: limits.clone() })
+        Ok(Self { tcp, tls, plain: None, limits: limits.clone() })
+    }
+
+    /// Also lets in what other sites open without TLS, if any was agreed on.
+    #[must_use]
+    pub fn with_plain(self, plain: Arc<Plain>) -> Self {
+        let plain = Some(plain).filter(|plain| plain.is_used());
+        Self { plain, ..self }
     }
 
     /// Returns the address that was taken.
@@ -112,9 +122,9 @@ impl Listener {
                 stopping: stopping.clone(),
                 kill: kill.clone(),
             };
-            let tls = self.tls.clone();
+            let (tls, plain) = (self.tls.clone(), self.plain.clone());
             connections.spawn(async move {
-                connection.run(stream, tls).await;
+                connection.run(stream, tls, plain).await;
                 drop(permit);
             });
         }
@@ -150,12 +160,25 @@ struct Connection {
 }
 
 impl Connection {
-    async fn run(mut self, stream: TcpStream, tls: Option<TlsConfigs>) {
+    async fn run(mut self, stream: TcpStream, tls: Option<TlsConfigs>, plain: Option<Arc<Plain>>) {
         // Small answers must not wait for an acknowledgement.
         if let Err(error) = stream.set_nodelay(true) {
             return tracing::debug!(%error, "a connection ended before it began");
         }
         let Some(tls) = tls else { return self.serve(stream).await };
+        let deadline = Instant::now() + self.limits.header_timeout;
+        if let Some(plain) = plain {
+            let mut first = [0];
+            let looked = tokio::select! {
+                looked = tokio::time::timeout_at(deadline, stream.peek(&mut first)) => looked,
+                () = self.stopping.cancelled() => return,
+            };
+            match looked {
+                Ok(Ok(1)) if first == [FIRST_BYTE] => return self.carry(stream, &plain).await,
+                Ok(Ok(1)) => {}
+                _ => return tracing::debug!("a connection ended before it began, or said nothing"),
+            }
+        }
         // What the client offers decides which certificate it sees, and whether it is asked for one.
         let handshake = async {
             let start = LazyConfigAcceptor::new(Acceptor::default(), stream).await?;
@@ -163,7 +186,7 @@ impl Connection {
             start.into_stream_with(config, |session| session.set_buffer_limit(Some(TLS_BUFFER_BYTES))).await
         };
         let handshake = tokio::select! {
-            handshake = tokio::time::timeout(self.limits.header_timeout, handshake) => handshake,
+            handshake = tokio::time::timeout_at(deadline, handshake) => handshake,
             () = self.stopping.cancelled() => return,
         };
         match handshake {
@@ -173,6 +196,15 @@ impl Connection {
             }
             Ok(Err(error)) => tracing::debug!(%error, "a TLS handshake failed"),
             Err(_) => tracing::debug!("a TLS handshake took too long"),
+        }
+    }
+
+    /// Serves what another site has opened without TLS.
+    async fn carry(self, stream: TcpStream, plain: &Plain) {
+        let HttpConfig { header_timeout, stall_timeout, .. } = self.limits;
+        tokio::select! {
+            () = plain.serve(stream, header_timeout, stall_timeout, self.stopping.cancelled()) => {}
+            () = self.kill.cancelled() => {}
         }
     }
 

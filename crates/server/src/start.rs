@@ -28,6 +28,7 @@ use crate::http::auth::{self, Authenticator};
 use crate::http::observe;
 use crate::lease::ServerLease;
 use crate::listener::{Listener, PeerKey, serve_reversed};
+use crate::plain::Plain;
 use crate::publish::Publisher;
 use crate::reading::Reader;
 use crate::recovery::Recovery;
@@ -162,6 +163,8 @@ pub async fn start(config: Config) -> Result<Running> {
     };
     authenticator.refresh(&catalog, Timestamp::EPOCH).await?;
     let listener = Listener::bind(&config.http, certificate.as_ref().map(|tls| tls.configs())).await?;
+    let plain = Arc::new(Plain::new(&config.federation));
+    let listener = listener.with_plain(plain.clone());
     let address = listener.address()?;
     own.urls = reachable_at(&config, address);
 
@@ -201,6 +204,7 @@ pub async fn start(config: Config) -> Result<Running> {
         uploads,
         lease,
         copying: crate::fetch::Unfinished::default(),
+        plain,
         traffic: Arc::new(crate::traffic::Traffic::new(&config.transfers)),
         tasks: crate::tasks::Tasks::default(),
         background: TaskTracker::new(),
@@ -400,7 +404,8 @@ fn prepare(
     let name = config.site.name.clone();
     let (urls, state_dir) = (Vec::new(), state_dir.to_owned());
     let stall_timeout = config.federation.stall_timeout;
-    let own = OwnSite { id: site, name, urls, state_dir, stall_timeout };
+    let integrity_only = config.federation.integrity_only.clone();
+    let own = OwnSite { id: site, name, urls, state_dir, stall_timeout, integrity_only };
     Ok((Authenticator::new(issuer, verifier), record, tls, own, OwnKey { key, certificate }))
 }
 

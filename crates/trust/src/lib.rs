@@ -8,7 +8,7 @@
 //! | [`signed`] | [`Statement`], [`Delegation`], [`Ticket`] and [`KeyChange`], what sites sign for each other |
 //! | [`invitation`] | [`Invitation`], with which a site joins a fabric |
 //! | [`tls`] | [`ServerTls`] from files or made by the site itself, the set-up of clients, and TLS between sites |
-//! | [`seal`] | [`Sealer`], secrets encrypted for the database |
+//! | [`seal`] | [`Sealer`], secrets encrypted for the database, and random bytes |
 //! | [`secret`] | [`Secret`], a value that is never printed |
 //!
 //! All cryptography is aws-lc-rs. Nothing here talks to a network or a database; the clock is handed in.
@@ -26,7 +26,7 @@ pub mod token;
 
 pub use error::{Error, ErrorKind};
 pub use invitation::Invitation;
-pub use seal::Sealer;
+pub use seal::{Sealer, random};
 pub use secret::Secret;
 pub use signed::{
     Clock, Delegation, KeyChange, ReceiptSeal, ReplayGuard, Signatory, SignedError, Statement, Ticket,

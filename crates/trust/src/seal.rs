@@ -156,6 +156,16 @@ pub(crate) fn fill_random(bytes: &mut [u8]) -> Result<(), Error> {
     aws_lc_rs::rand::fill(bytes).map_err(|_| Error::new(ErrorKind::Crypto, "cannot get random numbers"))
 }
 
+/// Returns random bytes of the operating system.
+///
+/// # Errors
+/// [`ErrorKind::Crypto`]: there are none.
+pub fn random<const N: usize>() -> Result<[u8; N], Error> {
+    let mut bytes = [0; N];
+    fill_random(&mut bytes)?;
+    Ok(bytes)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -57,6 +57,12 @@ pub struct TaskActivity {
     /// Why so many.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub streams_reason: Option<String>,
+    /// How the streams travelled: a word of the worker.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub transport: Option<String>,
+    /// Why so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub transport_reason: Option<String>,
     /// What holds it up: a word of the worker.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bottleneck: Option<String>,

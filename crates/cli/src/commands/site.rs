@@ -386,6 +386,11 @@ fn show(site: &SiteStatus) -> String {
     if let Some(seen) = site.seen {
         lines.push(format!("seen     {} UTC", time(seen)));
     }
+    if let Some(transport) = &site.transport {
+        let reason = site.transport_reason.as_ref().map(|reason| format!("; {reason}"));
+        let words = super::task::words_of_transport(transport);
+        lines.push(format!("copies   {words}{}", reason.unwrap_or_default()));
+    }
     if let Some(until) = member.old_key_until.filter(|until| *until > Timestamp::now()) {
         lines.push(format!("old key  accepted until {} UTC", time(until)));
     }

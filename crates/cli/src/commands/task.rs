@@ -367,11 +367,25 @@ fn show_activity(state: TaskState, activity: &Activity) -> Vec<String> {
         lines.push(format!("rate      {average}"));
         lines.extend(reason.map(|reason| format!("streams   {reason}")));
     }
+    if let Some(transport) = &activity.transport {
+        let reason = activity.transport_reason.as_ref().map(|reason| format!("; {reason}"));
+        lines.push(format!("transport {}{}", words_of_transport(transport), reason.unwrap_or_default()));
+    }
     if let Some(bottleneck) = &activity.bottleneck {
         let reason = activity.reason.as_deref().unwrap_or("the site does not say why");
         lines.push(format!("held up   by {}: {reason}", spoken(bottleneck)));
     }
     lines
+}
+
+/// Returns how bytes travel as people say it.
+pub(super) fn words_of_transport(transport: &str) -> &str {
+    match transport {
+        "tls" => "encrypted, TLS 1.3",
+        "integrity_only" => "integrity only: not encrypted, every byte authenticated",
+        "mixed" => "in part encrypted",
+        other => other,
+    }
 }
 
 fn item_row(item: &TaskItem) -> Vec<String> {

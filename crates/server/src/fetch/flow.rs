@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use percale_client::Transport;
 use percale_core::Rate;
 use percale_core::ids::SiteId;
 use percale_mover::limit::most_streams;
@@ -22,6 +23,18 @@ struct Shared {
     traffic: Arc<Traffic>,
     turns: Mutex<HashMap<SiteId, Arc<tokio::sync::Mutex<Weak<OwnedSemaphorePermit>>>>>,
     chosen: Mutex<Option<Chosen>>,
+    carried: Mutex<Carried>,
+}
+
+/// How the streams of a task have travelled so far.
+#[derive(Debug, Clone, Default)]
+pub struct Carried {
+    /// Over TLS.
+    pub encrypted: u64,
+    /// Without encryption, authenticated.
+    pub plain: u64,
+    /// Why the last one of the first kind was one, where both sites may have agreed on the second.
+    pub why_encrypted: Option<String>,
 }
 
 /// How many streams were opened last, and why so many.
@@ -33,15 +46,32 @@ pub struct Chosen {
     pub reason: String,
 }
 
+impl Carried {
+    /// Says how, as tasks show it, and why if that needs a word. Nothing where there were no streams.
+    pub fn describe(&self) -> Option<(String, Option<String>)> {
+        let Self { encrypted, plain, why_encrypted } = self;
+        Some(match (plain, encrypted) {
+            (0, 0) => return None,
+            (0, _) => ("tls".to_owned(), why_encrypted.clone()),
+            (_, 0) => ("integrity_only".to_owned(), None),
+            _ => {
+                let why = why_encrypted.as_deref().unwrap_or("from sites with which nothing else was agreed");
+                let reason = format!("{encrypted} of {} streams came over TLS: {why}", encrypted + plain);
+                ("mixed".to_owned(), Some(reason))
+            }
+        })
+    }
+}
+
 /// A task's turn at a source, which its streams share.
 pub type Turn = Arc<OwnedSemaphorePermit>;
 
 impl Flow {
     /// Makes one for a task, or for something that belongs to none.
     pub fn new(traffic: Arc<Traffic>, limit: Option<Rate>) -> Self {
-        let (turns, chosen) = (Mutex::default(), Mutex::default());
+        let (turns, chosen, carried) = (Mutex::default(), Mutex::default(), Mutex::default());
         let own = limit.map(Bucket::new);
-        Self(Arc::new(Shared { meter: Meter::default(), own, traffic, turns, chosen }))
+        Self(Arc::new(Shared { meter: Meter::default(), own, traffic, turns, chosen, carried }))
     }
 
     /// Returns where time is counted.
@@ -101,6 +131,23 @@ impl Flow {
         self.0.chosen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Notes how a stream travels that was opened.
+    pub fn note_transport(&self, transport: Transport) {
+        let mut carried = self.0.carried.lock().unwrap_or_else(PoisonError::into_inner);
+        match transport {
+            Transport::IntegrityOnly => carried.plain += 1,
+            Transport::Tls(why) => {
+                carried.encrypted += 1;
+                carried.why_encrypted = why.or(carried.why_encrypted.take());
+            }
+        }
+    }
+
+    /// Returns how the streams have travelled.
+    pub fn carried(&self) -> Carried {
+        self.0.carried.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     /// Waits for the task's turn at a source. It lasts for as long as any of the task's streams holds it.
     pub async fn turn(&self, site: SiteId) -> Option<Turn> {
         let turn = {
@@ -150,6 +197,19 @@ mod tests {
         assert!(third.as_mut().now_or_never().is_none(), "the task still has a stream");
         drop(again);
         assert!(third.await.is_some());
+    }
+
+    #[tokio::test]
+    async fn how_streams_travelled_is_told() {
+        let flow = Flow::new(traffic(|_| {}), None);
+        assert_eq!(flow.carried().describe(), None);
+        flow.note_transport(Transport::IntegrityOnly);
+        assert_eq!(flow.carried().describe(), Some(("integrity_only".into(), None)));
+        flow.note_transport(Transport::Tls(Some("it was altered".into())));
+        flow.note_transport(Transport::Tls(None));
+        let (transport, reason) = flow.carried().describe().unwrap();
+        assert_eq!(transport, "mixed");
+        assert_eq!(reason.unwrap(), "2 of 3 streams came over TLS: it was altered");
     }
 
     #[tokio::test]

@@ -15,7 +15,7 @@ use futures::stream::FuturesUnordered;
 use futures::{FutureExt as _, StreamExt as _};
 use percale_api::uploads::PullItem;
 use percale_catalog::OpenVersion;
-use percale_client::pull::{FrameStream, parse_problem};
+use percale_client::pull::parse_problem;
 use percale_core::ids::SiteId;
 use percale_core::tree::{HashTree, group_range};
 use percale_core::{ByteCount, ByteRange, ErrorCode};
@@ -224,10 +224,7 @@ impl Large<'_> {
         let _open = meter.stream();
         let _turn = self.flow.turn(site).await;
         let member = self.app.fabric.member(site).map_err(|error| Fault::theirs(error.into()))?;
-        let from = |error: percale_client::Error| {
-            let error = ApiError::from(percale_federation::Error::from(error));
-            Fault::theirs(error.context(format!("cannot read from site {}", member.name)))
-        };
+        let from = |error: percale_client::Error| Fault::theirs(super::cannot_read(&member, error));
         let position = Some(self.version.position);
         let client = self.app.fabric.client_at(site, self.acting, position);
         let client = client.map_err(|error| Fault::theirs(error.into()))?;
@@ -237,11 +234,10 @@ impl Large<'_> {
             space: Some(self.version.space),
             ranges: Some(vec![segment]),
         };
-        let opened = meter.waiting(Wait::Bytes, FrameStream::open(&client, OPERATION, vec![item])).await;
-        let mut frames = opened.map_err(from)?;
+        let mut frames = super::open(self.flow, &client, vec![item]).await.map_err(from)?;
         let (groups, queue) = mpsc::channel(QUEUED_GROUPS);
         let read = async {
-            while let Some(frame) = meter.waiting(Wait::Bytes, frames.next()).await.map_err(from)? {
+            while let Some(frame) = super::next(self.flow, &mut frames).await.map_err(from)? {
                 let is_wanted = match frame {
                     Frame::Data(data) => {
                         self.flow.admit(data.bytes.len() as u64).await;
@@ -259,8 +255,12 @@ impl Large<'_> {
             Ok(())
         };
         let (written, read) = tokio::join!(self.write(site, &member.name, segment, queue), read);
-        written?;
-        read?;
+        match written.and(read) {
+            Err(Fault { error, is_ours: false }) if error.code() == ErrorCode::Integrity => {
+                return Err(Fault::theirs(super::wrong(&mut frames, error)));
+            }
+            outcome => outcome?,
+        }
         let left = self.arrived.missing().iter().any(|range| range.intersect(segment).is_some());
         match left {
             false => Ok(()),

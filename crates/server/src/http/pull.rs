@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use axum::Extension;
 use axum::body::Body;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
@@ -9,21 +10,24 @@ use bytes::Bytes;
 use futures::{StreamExt, stream};
 use http::{HeaderMap, HeaderValue, header};
 use percale_api::away::Follow;
+use percale_api::plain::Taken;
 use percale_api::uploads::{ItemDone, Pull, PullItem, PulledItem};
-use percale_api::{Problem, media};
+use percale_api::{Problem, fields, media};
 use percale_catalog::OpenVersion;
 use percale_core::ids::{SpaceId, VersionId};
 use percale_core::range::RangeSet;
 use percale_core::tree::{GROUP_SIZE, group_count, hash_group};
 use percale_core::{ByteCount, ByteRange, ErrorCode};
-use percale_mover::{Bucket, Encoder};
-use tokio::sync::mpsc;
+use percale_mover::{Bucket, Encoder, StreamKey};
+use tokio::sync::{mpsc, oneshot};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::extract::Json;
 use super::redirect;
 use super::ticket::Reading;
+use crate::listener::PeerKey;
+use crate::plain::{Met, Outgoing};
 use crate::publish::MAX_BATCH;
 use crate::reading::{Piece, Source};
 use crate::{ApiError, AppState, Result};
@@ -58,6 +62,7 @@ pub fn routes() -> OpenApiRouter<AppState> {
 async fn pull(
     State(app): State<AppState>,
     reading: Reading,
+    peer: Option<Extension<PeerKey>>,
     headers: HeaderMap,
     Json(wanted): Json<Pull>,
 ) -> Result<Response> {
@@ -66,22 +71,68 @@ async fn pull(
         return Err(ApiError::new(ErrorCode::PayloadTooLarge, detail));
     }
     let follow = redirect::willing(&headers, &reading);
+    let plain = beside_tls(&app, &reading, peer.map(|Extension(peer)| peer), &headers).await?;
     reading.begin_body()?;
     let reading = Arc::new(reading);
     let (sender, receiver) = mpsc::channel(QUEUE);
+    let (end, is_whole) = oneshot::channel();
+    let outgoing = Outgoing { pieces: receiver, is_whole };
+    let (key, taken, outgoing) = match plain {
+        Some(Ok((key, met))) => match met.carry(outgoing) {
+            Ok(()) => (Some(key), Some(Taken::Yes), None),
+            Err(outgoing) => (None, Some(Taken::Late), Some(outgoing)),
+        },
+        Some(Err(why)) => (None, Some(why), Some(outgoing)),
+        None => (None, None, Some(outgoing)),
+    };
     // Ends when everything was sent, or when the client goes away and the receiver with it.
     tokio::spawn(async move {
         let limit = reading.session.site.is_some().then(|| app.traffic.out.clone());
-        let mut out = Sending { encoder: Encoder::new(), sender, places: 0, limit };
-        let _ = send_all(&app, &reading, follow, wanted.items, &mut out).await;
+        let encoder = key.map_or_else(Encoder::new, Encoder::authentic);
+        let mut out = Sending { encoder, sender, places: 0, limit };
+        if send_all(&app, &reading, follow, wanted.items, &mut out).await.is_ok() {
+            let _ = end.send(());
+        }
     });
-    let body = stream::unfold(receiver, |mut receiver| async move {
-        let piece: Bytes = receiver.recv().await?;
-        Some((Ok::<_, std::convert::Infallible>(piece), receiver))
-    });
-    let mut response = Body::from_stream(body).into_response();
+    let body = match outgoing {
+        Some(outgoing) => Body::from_stream(stream::unfold(outgoing.pieces, |mut pieces| async move {
+            let piece: Bytes = pieces.recv().await?;
+            Some((Ok::<_, std::convert::Infallible>(piece), pieces))
+        })),
+        None => Body::empty(),
+    };
+    let mut response = body.into_response();
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(media::FRAMES));
+    if let Some(taken) = taken {
+        response.headers_mut().insert(fields::PLAIN, HeaderValue::from_static(taken.as_str()));
+    }
     Ok(response)
+}
+
+/// Meets the connection beside TLS that another site offers, if it does: then the frames go there, with this key. Otherwise they
+/// go into the answer, which says why.
+///
+/// # Errors
+/// `invalid_request` for what is no offer.
+async fn beside_tls(
+    app: &AppState,
+    reading: &Reading,
+    peer: Option<PeerKey>,
+    headers: &HeaderMap,
+) -> Result<Option<Result<(StreamKey, Met), Taken>>> {
+    // Not for a site whose request another one passed on: the secret has been there too.
+    let roster = app.fabric.roster();
+    let from = peer.and_then(|PeerKey(key)| roster.with_key(&key).cloned());
+    let asker = reading.session.site.as_ref();
+    let asker = asker.filter(|asker| from.as_ref().is_some_and(|from| from.id == asker.id));
+    Ok(match app.plain.offered(headers, asker.map(|asker| &**asker))? {
+        None => None,
+        Some(Err(why)) => Some(Err(why)),
+        Some(Ok(offer)) => {
+            let met = app.plain.meet(offer.id).await;
+            Some(met.map(|met| (StreamKey::new(&offer.id, &offer.secret), met)))
+        }
+    })
 }
 
 struct Sending {

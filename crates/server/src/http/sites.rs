@@ -10,6 +10,7 @@ use percale_api::peer::{
     SiteStatus,
 };
 use percale_catalog::PeerState;
+use percale_client::Transport;
 use percale_core::ErrorCode;
 use percale_federation::{Member, Route, joining, roster};
 use percale_trust::SitePublicKey;
@@ -48,6 +49,7 @@ fn describe(app: &AppState, member: &Member) -> SiteStatus {
         Ok(Route::Relay(_)) => "relay",
         Err(_) => "unreachable",
     };
+    let (transport, transport_reason) = (!is_self).then(|| transport(app, member)).unzip();
     SiteStatus {
         member: roster::to_wire(member),
         is_self,
@@ -55,9 +57,38 @@ fn describe(app: &AppState, member: &Member) -> SiteStatus {
         seen: contact.seen,
         rtt_ms: contact.rtt.map(millis),
         clock_ms: contact.clock_us.map(|offset| offset as f64 / 1000.0),
+        transport: transport.map(str::to_owned),
+        transport_reason: transport_reason.flatten(),
         fault: contact.fault.or(contact.trouble),
         key_id: SitePublicKey(member.key).key_id(),
         key_trouble: app.fabric.key_trouble(member),
+    }
+}
+
+/// Says how copies come from a member, and why so, where integrity only is configured here.
+fn transport(app: &AppState, member: &Member) -> (&'static str, Option<String>) {
+    if !app.fabric.may_be_plain(&member.name) {
+        return ("tls", None);
+    }
+    if !matches!(app.fabric.route(member), Ok(Route::Direct(_))) {
+        return (
+            "tls",
+            Some("it cannot be dialled, so there is no connection without encryption".to_owned()),
+        );
+    }
+    let state = app.fabric.plain_state(member.id).unwrap_or_default();
+    let streams = |count: u64| if count == 1 { "1 stream".to_owned() } else { format!("{count} streams") };
+    let altered = (state.altered > 0)
+        .then(|| format!("{} of {} not what was sent", state.altered, streams(state.streams)));
+    match state.last {
+        None => ("integrity_only", Some("no copy has come yet".to_owned())),
+        Some(Transport::IntegrityOnly) => {
+            ("integrity_only", Some(altered.unwrap_or_else(|| streams(state.streams))))
+        }
+        Some(Transport::Tls(why)) => {
+            let why: Vec<String> = why.into_iter().chain(altered).collect();
+            ("tls", Some(why.join("; ")))
+        }
     }
 }
 

@@ -52,6 +52,8 @@ pub(super) fn describe(task: percale_catalog::Task) -> Result<Task> {
         seconds_left: left.and_then(|left| left.checked_div(activity.rate)),
         streams: activity.streams,
         streams_reason: activity.streams_reason,
+        transport: activity.transport,
+        transport_reason: activity.transport_reason,
         bottleneck: activity.bottleneck,
         reason: activity.reason,
     });

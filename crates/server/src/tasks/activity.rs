@@ -41,12 +41,15 @@ impl Activity {
         };
         let recent = if has_ended { now } else { now.since(&before) };
         let chosen = flow.chosen();
+        let (transport, transport_reason) = flow.carried().describe().unzip();
         let verdict = judge(&recent, chosen.as_ref().and_then(|chosen| chosen.streams.as_ref()));
         TaskActivity {
             rate: rate(&recent),
             average: rate(&now),
             streams: now.open,
             streams_reason: chosen.map(|chosen| chosen.reason),
+            transport,
+            transport_reason: transport_reason.flatten(),
             bottleneck: verdict.as_ref().map(|verdict| verdict.bottleneck.as_str().to_owned()),
             reason: verdict.map(|verdict| verdict.reason),
         }
