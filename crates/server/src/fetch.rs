@@ -49,9 +49,9 @@ const BATCH_BYTES: u64 = 4 << 20;
 /// Streams of small objects at once.
 const BATCHES: usize = 8;
 /// Batches of a stream: while some are written and told, which takes two round trips, the next arrive.
-const BATCHES_IN_HAND: usize = 3;
+const BATCHES_IN_HAND: usize = 2;
 /// MiB of small objects in memory at once, of a task.
-const MEMORY: usize = 64;
+const MEMORY: usize = 48;
 /// Large objects at once.
 const LARGE: usize = 4;
 /// Small objects that are read at once from own stores.

@@ -23,17 +23,19 @@ use super::auth::Auth;
 use super::extract::{Json, body_error, drain, parse_json};
 use super::put::committed_body;
 use super::uploads::require_frames;
-use crate::publish::{MAX_BATCH, NewObject, StagedContent, key_for_stage};
+use crate::publish::{NewObject, StagedContent, key_for_stage};
 use crate::stores::OpenStore;
 use crate::upload::space_of;
 use crate::{ApiError, AppState, Result};
 
 /// Bytes of small objects that make a batch: what is written and flushed at once in some tens of milliseconds.
 const BATCH_BYTES: u64 = 32 << 20;
+/// Most small objects of a batch. Transactions and flushes of batches that wait are joined, so more would only come later.
+const BATCH: usize = 128;
 /// Batches of one stream that are on their way while the next arrives.
-const BATCHES: usize = 2;
+const BATCHES: usize = 4;
 /// Small objects that are a batch already if none is on its way: so that little is left to do once the last byte has arrived.
-const EARLY: usize = 64;
+const EARLY: usize = 16;
 
 /// The routes of this file.
 pub fn routes() -> OpenApiRouter<AppState> {
@@ -249,7 +251,7 @@ impl Push {
                 self.batch_bytes += bytes.len() as u64;
                 self.batch.push((item, object, bytes, tree));
                 let is_idle = self.places.available_permits() == BATCHES;
-                if self.batch.len() >= MAX_BATCH
+                if self.batch.len() >= BATCH
                     || self.batch_bytes >= BATCH_BYTES
                     || (is_idle && self.batch.len() >= EARLY)
                 {
