@@ -30,6 +30,13 @@ use crate::context::Context;
 use crate::failure::{Failure, Result};
 use crate::output::Output;
 
+/// Batches of small objects and pages of the catalog come from one thread and go on another, for which the system's allocator
+/// keeps memory per thread: 300 000 files of 0 to 4 kB left a site with twice as much, and took a sixth more of its processor.
+/// SQLite and the cryptography allocate from it as well.
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
 /// Within this an interrupted command must have tidied up.
 const TIDY_UP: Duration = Duration::from_secs(15);
 

@@ -22,6 +22,11 @@ mod migrations {
 /// How long a statement waits for another process, such as `percale admin`, that holds the file's write lock.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// Pages that the writing connection keeps, and each of the reading ones. What is not there is in the system's memory; a server with
+/// all of its connections stays below 150 MiB.
+const WRITER_CACHE_KIB: i64 = 32 << 10;
+const READER_CACHE_KIB: i64 = 8 << 10;
+
 /// A connection. The lock is never contended: a connection belongs to one thread at a time.
 pub(crate) struct SqliteTx {
     connection: Mutex<Connection>,
@@ -233,7 +238,7 @@ pub(super) fn open_writer(path: &Path) -> Result<(SqliteTx, u32)> {
         connection.pragma_update(None, "journal_mode", "WAL")?;
         // A commit is on disk before it is answered.
         connection.pragma_update(None, "synchronous", "FULL")?;
-        connection.pragma_update(None, "cache_size", -65_536)?;
+        connection.pragma_update(None, "cache_size", -WRITER_CACHE_KIB)?;
         connection.pragma_update(None, "temp_store", "MEMORY")?;
         // 16 MiB of log between checkpoints, so that a hot page is written back once and not for each commit.
         connection.pragma_update(None, "wal_autocheckpoint", 4000)?;
@@ -274,7 +279,7 @@ pub(super) fn open_reader(path: &Path) -> Result<SqliteTx> {
     let open = || -> rusqlite::Result<Connection> {
         let connection = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
         connection.busy_timeout(BUSY_TIMEOUT)?;
-        connection.pragma_update(None, "cache_size", -16_384)?;
+        connection.pragma_update(None, "cache_size", -READER_CACHE_KIB)?;
         connection.pragma_update(None, "temp_store", "MEMORY")?;
         Ok(connection)
     };
