@@ -166,8 +166,9 @@ pub(crate) async fn delete<T: Tx>(tx: &T, numbers: Vec<u64>) -> Result<u64> {
 
 static BODIES: Sql = Sql::both("SELECT number, body FROM outbox WHERE sp = $1 AND version = $2 AND st = $3");
 static BODIES_AND_COPIES: Sql = Sql::both(
-    "SELECT o.number, o.body, r.state, r.generation, r.key FROM outbox o \
-     JOIN replica r ON r.sp = o.sp AND r.version = o.version AND r.st = o.st WHERE o.sp = $1",
+    // In this order: SQLite would otherwise look at all copies of the space.
+    "SELECT o.number, o.body, r.state, r.generation, r.key FROM outbox o CROSS JOIN replica r \
+     WHERE o.sp = $1 AND r.sp = o.sp AND r.version = o.version AND r.st = o.st",
 );
 static SCAN: Sql = Sql::both(concat!(
     "SELECT ",

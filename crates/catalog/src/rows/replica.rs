@@ -61,7 +61,8 @@ static OF_FORMER: Sql = Sql::each(
     concat!(
         "SELECT ",
         columns!(),
-        " FROM version v JOIN replica r ON r.sp = v.sp AND r.version = v.id JOIN store s ON s.st = r.st \
+        // In this order: SQLite would otherwise look at all copies of the space for each object.
+        " FROM version v CROSS JOIN replica r ON r.sp = v.sp AND r.version = v.id CROSS JOIN store s ON s.st = r.st \
          WHERE v.sp = $1 AND v.entry = $2"
     ),
     concat!(
@@ -336,4 +337,27 @@ pub(crate) async fn collected<T: Tx>(tx: &T, keys: Vec<(i64, String)>) -> Result
 /// Tells whether bytes of a space are left anywhere.
 pub(crate) async fn space_has_bytes<T: Tx>(tx: &T, sp: i64) -> Result<bool> {
     Ok(!tx.query(&SPACE_HAS_BYTES, row![sp]).await?.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// With one condition on `replica` alone a step of a removal would read all copies of a space for each of its objects.
+    #[test]
+    fn copies_of_former_versions_are_found_by_their_versions() {
+        let catalog = rusqlite::Connection::open_in_memory().unwrap();
+        for schema in [
+            include_str!("../../migrations/sqlite/V1__first.sql"),
+            include_str!("../../migrations/sqlite/V2__sites_together.sql"),
+        ] {
+            catalog.execute_batch(schema).unwrap();
+        }
+        let mut plan = catalog.prepare(&format!("EXPLAIN QUERY PLAN {}", OF_FORMER.sqlite)).unwrap();
+        let steps = plan.query_map([1, 1], |row| row.get::<_, String>(3)).unwrap();
+        let steps: Vec<String> = steps.map(Result::unwrap).collect();
+        assert_eq!(steps.len(), 3, "{steps:?}");
+        assert!(steps[0].contains("version_entry (sp=? AND entry=?)"), "{steps:?}");
+        assert!(steps[1].contains("PRIMARY KEY (sp=? AND version=?)"), "{steps:?}");
+    }
 }
