@@ -164,9 +164,9 @@ impl FrameStream {
         }
     }
 
-    /// Notes that bytes of this stream are not what they should be, so that the next one comes over TLS. Tells whether this one
-    /// did not: then it is not known who is to blame.
-    pub fn is_wrong(&mut self, why: &str) -> bool {
+    /// Uses nothing more of a stream whose bytes are not what they should be. Tells whether it came without encryption: then it is
+    /// not known who is to blame, and the next one comes over TLS.
+    pub fn distrust(&mut self, why: &str) -> bool {
         match &mut self.way {
             Way::Answer(_) => false,
             Way::Plain { plain, connection, is_altered, .. } => {
@@ -300,7 +300,7 @@ impl FrameStream {
     }
 
     fn broken(&mut self, error: FrameError) -> Error {
-        let is_wrong = error != FrameError::Cut && self.is_wrong(&error.to_string());
+        let is_wrong = error != FrameError::Cut && self.distrust(&error.to_string());
         let (kind, retry) = match error {
             FrameError::Cut => (ErrorKind::Connection, Retry::Temporary),
             // It may be another's doing, and comes over TLS next.

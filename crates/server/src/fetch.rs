@@ -467,7 +467,7 @@ async fn next(flow: &Flow, stream: &mut FrameStream) -> Result<Option<Frame>, pe
 /// Judges wrong bytes of a stream, or bytes that nobody asked for. Those of one without encryption may be another's doing: they
 /// are asked for again, over TLS, before the site is given up.
 fn wrong(stream: &mut FrameStream, error: ApiError) -> ApiError {
-    if !stream.is_wrong(error.detail()) {
+    if !stream.distrust(error.detail()) {
         return error;
     }
     count_altered(stream);
