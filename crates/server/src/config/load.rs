@@ -275,6 +275,17 @@ mod tests {
     }
 
     #[test]
+    fn sites_that_integrity_only_was_agreed_with_are_other_sites() {
+        let loaded = from_file("[federation]\nintegrity_only = ['baltic']\n").unwrap();
+        assert_eq!(loaded.config.federation.integrity_only, ["baltic"]);
+        for name in ["alps", "", "https://baltic.example.org"] {
+            let text = format!("[site]\nname = 'alps'\n[federation]\nintegrity_only = ['{name}']\n");
+            let error = from_file(&text).unwrap_err();
+            assert!(error.contains(&format!("integrity_only has '{name}'")), "{error}");
+        }
+    }
+
+    #[test]
     fn limits_by_time_of_day_are_read_and_shown() {
         let text = "[transfers]\nlimit = '1Gbit/s'\n\
             times = [{ from = '08:00', to = '18:00', days = 'mon-fri', limit = '60MB/s' }]\n";

@@ -255,12 +255,13 @@ impl Large<'_> {
             Ok(())
         };
         let (written, read) = tokio::join!(self.write(site, &member.name, segment, queue), read);
-        match written.and(read) {
-            Err(Fault { error, is_ours: false }) if error.code() == ErrorCode::Integrity => {
-                return Err(Fault::theirs(super::wrong(&mut frames, error)));
-            }
-            outcome => outcome?,
+        if let Err(Fault { error, is_ours }) = written {
+            return Err(match is_ours {
+                true => Fault::ours(error),
+                false => Fault::theirs(super::wrong(&mut frames, error)),
+            });
         }
+        read?;
         let left = self.arrived.missing().iter().any(|range| range.intersect(segment).is_some());
         match left {
             false => Ok(()),

@@ -13,7 +13,7 @@ use crate::common::{Client, bytes, eventually};
 use crate::fabric::Site;
 use crate::limits::two;
 use crate::meddler::{Alter, Meddler, Passing};
-use crate::tasks::{assert_ended, content, good_at, large, nothing_left, run, write_small};
+use crate::tasks::{assert_ended, content, damage, good_at, large, nothing_left, run, write_small};
 
 const SMALL: usize = 30;
 const LARGE: usize = 24 << 20;
@@ -185,6 +185,17 @@ async fn whatever_is_altered_comes_again(is_large: bool) {
     }
     let metrics = baltic.admin.get("/metrics").await;
     assert!(metrics.text.contains("percale_altered_streams_total"), "{}", metrics.text);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_copy_that_is_damaged_at_its_source_is_no_alteration() {
+    let ([alps, baltic], _meddler, alice) = with_data(agrees("baltic"), agrees("alps")).await;
+    damage(&alps, &large(LARGE));
+    let task = run(&alice, json!({"kind": "replicate", "path": "/climate/run7", "to": "baltic"})).await;
+    assert_ended(&task, "partial", SMALL as u64, 1);
+    assert_eq!(task["activity"]["transport"], "integrity_only", "{task}");
+    let shown = baltic.admin.get("/v1/sites/alps").await.expect(200);
+    assert!(!shown["transport_reason"].as_str().unwrap().contains("not what was sent"), "{shown}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
