@@ -102,8 +102,8 @@ class Lab:
 
 
 @contextlib.contextmanager
-def lab(options, lines, has_fabric=True, **link):
-    """A network with two sites on it; `link` changes it (`tcpmem`)."""
+def lab(options, lines, has_fabric=True, settings=None, **link):
+    """A network with two sites on it; `link` changes it (`tcpmem`), `settings` are further lines of a site's configuration, by name."""
     folder = Path(tempfile.mkdtemp(prefix="percale-bench-", dir=options.folder))
     os.chmod(folder, 0o755)
     try:
@@ -112,7 +112,7 @@ def lab(options, lines, has_fabric=True, **link):
             if not has_fabric:
                 yield made
                 return
-            with fabric(net, PLACES[:2], folder) as (made.near, made.far):
+            with fabric(net, PLACES[:2], folder, settings) as (made.near, made.far):
                 yield made
     finally:
         remove(folder)
