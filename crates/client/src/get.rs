@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use percale_api::Page;
 use percale_api::entries::{Content, Entry, Kind};
 use percale_core::{ErrorCode, ObjectPath};
 use percale_mover::Slots;
@@ -35,12 +36,12 @@ const LARGE: u64 = 8 << 20;
 const LARGE_ALONE: u64 = 2 << 20;
 /// Most objects and bytes of one request for small ones.
 const BATCH_ITEMS: usize = 500;
-const BATCH_BYTES: u64 = 64 << 20;
+const BATCH_BYTES: u64 = 16 << 20;
 /// What the listing may be ahead of the transfer.
 const FOUND_AHEAD: usize = 4096;
 /// Entries of the first page, so that the transfer begins soon; and by what each is larger than the one before.
 const FIRST_PAGE: u32 = 250;
-const PAGES_GROW: u32 = 8;
+const PAGES_GROW: u32 = 4;
 
 /// How to get.
 #[derive(Clone, Default)]
@@ -217,13 +218,11 @@ async fn list(
     options: GetOptions,
     found: mpsc::Sender<Result<Wanted, Item>>,
 ) {
-    let mut limit = FIRST_PAGE;
-    let mut cursor = None;
     let mut refused: Vec<ObjectPath> = Vec::new();
-    loop {
-        let listing = ListOptions { recursive: true, limit: Some(limit), replicas: false };
-        limit = (limit * PAGES_GROW).min(percale_api::MAX_PAGE);
-        let page = match client.list(&root, listing, cursor.as_deref()).await {
+    let mut limit = FIRST_PAGE;
+    let mut asked = Some(ask_page(&client, &root, limit, None).await);
+    while let Some(page) = asked.take() {
+        let page = match page {
             Ok(page) => page,
             Err(error) => {
                 let (from, to) = (root.to_string(), local.display().to_string());
@@ -231,18 +230,36 @@ async fn list(
                 return;
             }
         };
-        for entry in page.items {
-            if let Some(found_item) = place(&entry, &root, &local, &options, &mut refused).await
-                && found.send(found_item).await.is_err()
-            {
-                return;
+        limit = (limit * PAGES_GROW).min(percale_api::MAX_PAGE);
+        // The next page comes while this one is taken.
+        let next = async {
+            match page.next {
+                Some(cursor) => Some(ask_page(&client, &root, limit, Some(&cursor)).await),
+                None => None,
             }
-        }
-        match page.next {
-            Some(next) => cursor = Some(next),
-            None => return,
-        }
+        };
+        let taken = async {
+            for entry in page.items {
+                if let Some(found_item) = place(&entry, &root, &local, &options, &mut refused).await
+                    && found.send(found_item).await.is_err()
+                {
+                    return false;
+                }
+            }
+            true
+        };
+        let (next, is_wanted) = tokio::join!(next, taken);
+        asked = next.filter(|_| is_wanted);
     }
+}
+
+async fn ask_page(
+    client: &Client,
+    root: &ObjectPath,
+    limit: u32,
+    cursor: Option<&str>,
+) -> crate::Result<Page<Entry>> {
+    client.list(root, ListOptions { recursive: true, limit: Some(limit), replicas: false }, cursor).await
 }
 
 /// Decides where an entry goes. `refused` are the collections that the filter refused and that are not left yet.

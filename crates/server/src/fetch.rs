@@ -51,7 +51,7 @@ const BATCHES: usize = 8;
 /// Batches of a stream: while some are written and told, which takes two round trips, the next arrive.
 const BATCHES_IN_HAND: usize = 2;
 /// MiB of small objects in memory at once, of a task.
-const MEMORY: usize = 48;
+const MEMORY: usize = 64;
 /// Large objects at once.
 const LARGE: usize = 4;
 /// Small objects that are read at once from own stores.
