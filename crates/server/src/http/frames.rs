@@ -28,8 +28,9 @@ use crate::stores::OpenStore;
 use crate::upload::space_of;
 use crate::{ApiError, AppState, Result};
 
-/// Bytes of small objects that make a batch: what is written and flushed at once in some tens of milliseconds.
-const BATCH_BYTES: u64 = 32 << 20;
+/// Bytes of small objects that make a batch: what is written and flushed at once in some tens of milliseconds, and what each
+/// stream may hold in memory besides what is on its way.
+const BATCH_BYTES: u64 = 4 << 20;
 /// Most small objects of a batch. Transactions and flushes of batches that wait are joined, so more would only come later.
 const BATCH: usize = 128;
 /// Batches of one stream that are on their way while the next arrives.
@@ -294,11 +295,12 @@ impl Push {
     /// Sends the batch on its way. Waits while too many are, so that memory is bounded and the sender is held back.
     async fn send_batch(&mut self) {
         let batch = std::mem::take(&mut self.batch);
-        self.batch_bytes = 0;
+        let bytes = std::mem::take(&mut self.batch_bytes);
         let app = self.app.clone();
         let place = self.place().await;
+        let room = app.publisher.room_for(bytes).await;
         self.running.spawn(async move {
-            let _place = place;
+            let (_place, _room) = (place, room);
             publish_batch(&app, batch).await
         });
     }
