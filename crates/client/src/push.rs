@@ -28,7 +28,7 @@ const MAX_INFO: usize = 3 << 20;
 const INFO: usize = 256;
 /// Largest answer: 2000 results, or fewer with long paths, each of which may be repeated in a hint.
 const MAX_ANSWER: usize = 16 << 20;
-/// For how long a stream waits for a further file before it ends.
+/// For how long a stream waits for a further file before it ends, and files that are too few for one wait for others.
 pub(crate) const WAIT: Duration = Duration::from_millis(20);
 /// Files that are compared at once with what is there already.
 const COMPARED_AT_ONCE: usize = 16;

@@ -6,7 +6,6 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use percale_api::entries::Kind;
 use percale_core::{ErrorCode, ObjectPath};
@@ -37,8 +36,6 @@ const LARGE: u64 = 8 << 20;
 const LARGE_ALONE: u64 = 2 << 20;
 /// What the walk may be ahead of the transfer.
 const FOUND_AHEAD: usize = 2048;
-/// Small files that are too few for a stream go off when the walk has found no more for this long.
-const BATCH_WAIT: Duration = push::WAIT;
 
 /// How to put.
 #[derive(Clone, Default)]
@@ -221,7 +218,7 @@ impl Transfer<'_> {
                     }
                 },
                 () = self.feed.drained(), if may_take && !has_room => {}
-                () = tokio::time::sleep(BATCH_WAIT), if self.feed.is_left_alone() => self.push(),
+                () = tokio::time::sleep(push::WAIT), if self.feed.is_left_alone() => self.push(),
                 else => break,
             }
             if !walking && self.jobs.is_empty() {

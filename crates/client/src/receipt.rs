@@ -94,29 +94,34 @@ impl Unproven {
         &self.header
     }
 
-    /// Checks that the site that the receipt names has signed it with one of these keys.
+    /// Checks that the site that the receipt names has signed it with one of these keys. Returns which, and the seal.
     ///
     /// # Errors
     /// What is wrong.
-    pub fn prove(&self, keys: &[SitePublicKey]) -> Result<ReceiptSeal, Flaw> {
+    pub fn prove(&self, keys: &[SitePublicKey]) -> Result<(SitePublicKey, ReceiptSeal), Flaw> {
         let Self { header, end, lines, digest } = self;
         let flaw = |what: String| Flaw { line: Some(lines + 1), what };
         let site = &header.site;
-        let signatory = Signatory { site: site.id, name: &site.name, keys, issuers: &[] };
-        let seal = ReceiptSeal::verify(&end.signature, &signatory).map_err(|error| match error {
+        let verify = |keys: &[SitePublicKey]| {
+            let signatory = Signatory { site: site.id, name: &site.name, keys, issuers: &[] };
+            ReceiptSeal::verify(&end.signature, &signatory)
+        };
+        let seal = verify(keys).map_err(|error| match error {
             SignedError::UnknownKey(key) => flaw(format!(
                 "it is signed with the key {key}, which is not one that site {} is known to have here",
                 site.name
             )),
             error => flaw(format!("the signature: {error}")),
         })?;
+        let key = keys.iter().copied().find(|key| verify(&[*key]).is_ok());
+        let key = key.ok_or_else(|| flaw("the signature: it is by no single key".to_owned()))?;
         if seal.digest != *digest || seal.lines != *lines {
             return Err(flaw("the signature is for other lines".to_owned()));
         }
         if seal.task != header.task {
             return Err(flaw(format!("the signature is for task {}", seal.task)));
         }
-        Ok(seal)
+        Ok((key, seal))
     }
 }
 
@@ -236,7 +241,7 @@ mod tests {
 
     fn check(receipt: &[u8]) -> Result<ReceiptSeal, Flaw> {
         match read_receipt(receipt) {
-            Ok(unproven) => unproven.prove(&[key()]),
+            Ok(unproven) => unproven.prove(&[key()]).map(|(_, seal)| seal),
             Err(CheckError::Flaw(flaw)) => Err(flaw),
             Err(CheckError::Io(error)) => panic!("{error}"),
         }
@@ -249,9 +254,11 @@ mod tests {
         let header = unproven.header();
         assert_eq!((seal.task, seal.site), (header.task, header.site.id));
         assert_eq!((header.listed, seal.lines), (3, 4));
-        let other = "00".repeat(32).parse().unwrap();
+        let other: SitePublicKey = "00".repeat(32).parse().unwrap();
         let flaw = unproven.prove(&[other]).unwrap_err();
-        assert!(flaw.line == Some(5) && flaw.what.contains("key"), "{flaw}");
+        assert!(flaw.line == Some(5) && flaw.what.contains(&key().key_id()), "{flaw}");
+        // A site that has changed its key since has both: the one that signed is told.
+        assert_eq!(unproven.prove(&[other, key()]).unwrap(), (key(), seal));
     }
 
     #[test]

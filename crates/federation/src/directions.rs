@@ -83,8 +83,7 @@ impl Fabric {
             let fabric = self.clone();
             looks.spawn(async move { fabric.direction(member).await });
         }
-        let urls = self.roster().get(self.own().id).map(|own| own.urls.clone()).unwrap_or_default();
-        Directions::new(self.own().name.clone(), urls, looks.join_all().await)
+        Directions::new(self.own().name.clone(), self.own_urls(), looks.join_all().await)
     }
 
     async fn direction(&self, member: Arc<Member>) -> Direction {
@@ -108,9 +107,14 @@ impl Fabric {
         Direction { site: member.name.clone(), outgoing, incoming, fault, clock_ms }
     }
 
+    /// Returns where the roster says that this site can be dialled.
+    fn own_urls(&self) -> Vec<String> {
+        self.roster().get(self.own().id).map(|own| own.urls.clone()).unwrap_or_default()
+    }
+
     /// Returns what another site says of URLs that this site has; of others it was not asked.
     fn of_ours(&self, answer: DialAnswer) -> Vec<Dialled> {
-        let urls = self.roster().get(self.own().id).map(|own| own.urls.clone()).unwrap_or_default();
+        let urls = self.own_urls();
         let ours = answer.dialled.into_iter().filter(|one| urls.contains(&one.url)).take(MAX_URLS);
         ours.map(|one| Dialled { fault: one.fault.map(|fault| shortened(&fault)), ..one }).collect()
     }

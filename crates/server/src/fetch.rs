@@ -29,9 +29,8 @@ use percale_core::{ByteRange, ErrorCode, ObjectPath, Timestamp};
 use percale_federation::{Acting, Member};
 use percale_mover::meter::InHand;
 use percale_mover::tuning::next_request;
-use percale_mover::{Frame, Slots, Wait};
+use percale_mover::{Frame, Room, Slots, Wait};
 use percale_store::{SmallFile, Staged};
-use tokio::sync::Semaphore;
 
 pub use self::flow::Flow;
 pub use self::kept::{ForTask, Unfinished, is_of_task};
@@ -51,7 +50,7 @@ const BATCHES: usize = 8;
 /// Batches of a stream: while some are written and told, which takes two round trips, the next arrive.
 const BATCHES_IN_HAND: usize = 2;
 /// MiB of small objects in memory at once, of a task.
-const MEMORY: usize = 64;
+const MEMORY: u32 = 64;
 /// Large objects at once.
 const LARGE: usize = 4;
 /// Small objects that are read at once from own stores.
@@ -122,9 +121,9 @@ pub struct Fetch {
     flow: Flow,
     /// How many streams large objects take, all together.
     slots: Slots,
-    /// Rights to a stream of small objects, and to MiB of memory for them.
-    pulls: Semaphore,
-    memory: Semaphore,
+    /// How many streams small objects take, all together, and what of them is in memory.
+    pulls: Slots,
+    memory: Room,
     /// Requests for small objects up to now.
     requests: AtomicUsize,
     /// What the streams of all large objects know of the sites that they ask.
@@ -148,8 +147,8 @@ impl Fetch {
     /// Makes one. `acting` is for whom other sites are asked, `first` the site that is asked before others, `flow` what the
     /// bytes keep to.
     pub fn new(app: AppState, goal: Become, acting: Acting, first: Option<SiteId>, flow: Flow) -> Self {
-        let (pulls, memory) = (Semaphore::new(flow.at_most(BATCHES)), Semaphore::new(MEMORY));
-        let (slots, failing, verify) = (Slots::default(), Failing::default(), Verification::default());
+        let (slots, pulls, memory) = (Slots::default(), Slots::default(), Room::new(MEMORY));
+        let (failing, verify) = (Failing::default(), Verification::default());
         let (goal, requests) = (Arc::new(goal), AtomicUsize::new(0));
         Self { app, goal, acting, first, flow, slots, pulls, memory, requests, failing, task: None, verify }
     }
@@ -246,9 +245,8 @@ impl Fetch {
     /// Fetches and writes one batch from one source. Returns what it did not give.
     async fn batch(&self, site: Option<SiteId>, batch: Vec<Small>, done: OnEnd<'_>) -> Vec<Small> {
         let bytes: u64 = batch.iter().map(|one| one.wanted.version.size.0).sum();
-        // Nobody closes either.
-        let _memory = self.memory.acquire_many(mebibytes(bytes)).await.ok();
-        let pull = self.pulls.acquire().await.ok();
+        let _memory = self.memory.take(bytes).await;
+        let pull = self.pulls.take(self.flow.at_most(BATCHES)).await;
         let _open = self.flow.meter().stream();
         let (fetched, missing) = match site {
             Some(site) => self.pull(site, batch).await,
@@ -439,11 +437,6 @@ impl Fetch {
         let told = self.flow.meter().waiting(Wait::Catalog, told).await;
         told.map_err(|error| ApiError::internal("a copy ended early").with_source(error))?
     }
-}
-
-/// Returns how many MiB bytes take, begun ones as whole.
-fn mebibytes(bytes: u64) -> u32 {
-    u32::try_from(bytes.div_ceil(1 << 20)).unwrap_or(u32::MAX)
 }
 
 /// Asks a site for frames, which come over TLS, or without encryption where both sites have agreed on that.

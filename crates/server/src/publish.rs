@@ -15,11 +15,12 @@ use percale_core::digest::Digest;
 use percale_core::ids::{SpaceId, VersionId};
 use percale_core::tree::HashTree;
 use percale_core::{ErrorCode, ObjectPath, Timestamp};
+use percale_mover::Room;
 use percale_store::failpoint::failpoint;
 use percale_store::{
     ErrorKind, FileIdentity, Publish, Published, SmallFile, StageToken, Staged, StoreExt, StoreKey,
 };
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot};
 
 use crate::abroad::{Abroad, Left};
 use crate::error::{ApiError, Result};
@@ -36,7 +37,7 @@ const QUEUE: usize = 4 * MAX_BATCH;
 
 /// MiB of small objects that are on their way to stores at once, of all streams: what bounds a server's memory however many
 /// clients send.
-const ROOM: usize = 64;
+const ROOM: u32 = 64;
 
 /// Returns where the hash tree of a version lies.
 pub fn tree_key(space: SpaceId, version: VersionId) -> Result<StoreKey> {
@@ -110,7 +111,7 @@ struct Waiting {
 pub struct Publisher {
     to: Arc<Destination>,
     queue: mpsc::Sender<Waiting>,
-    room: Arc<Semaphore>,
+    room: Room,
 }
 
 /// Where publications are committed: in this site's catalog, or by the homes of their spaces.
@@ -129,14 +130,12 @@ impl Publisher {
         for _ in 0..WORKERS {
             tokio::spawn(work(to.clone(), waiting.clone()));
         }
-        Arc::new(Self { to, queue, room: Arc::new(Semaphore::new(ROOM)) })
+        Arc::new(Self { to, queue, room: Room::new(ROOM) })
     }
 
-    /// Waits until so many bytes may be in memory on their way to a store. They may until what is returned is dropped.
-    pub async fn room_for(&self, bytes: u64) -> Option<OwnedSemaphorePermit> {
-        let mebibytes = usize::try_from(bytes.div_ceil(1 << 20)).unwrap_or(ROOM).min(ROOM);
-        // Nobody closes it.
-        self.room.clone().acquire_many_owned(u32::try_from(mebibytes).unwrap_or_default()).await.ok()
+    /// Returns what small objects take room in that are on their way to stores.
+    pub fn room(&self) -> &Room {
+        &self.room
     }
 
     /// Publishes one object, together with others that wait.

@@ -59,7 +59,7 @@ pub(crate) struct Inner {
     root: Root,
     /// Nothing, if the root cannot be written.
     area: Option<StageArea>,
-    /// Whether `syncfs` alone is believed; see `publish.rs`.
+    /// Flushes of the whole file system; see `publish.rs`.
     syncs: publish::Syncs,
 }
 

@@ -119,15 +119,14 @@ pub async fn verify(args: VerifyArgs, context: &Context) -> Result {
         Some(key) => vec![key],
         None => known_keys(&header, context).await?,
     };
-    let seal = unproven.prove(&keys).map_err(|flaw| {
+    let (key, seal) = unproven.prove(&keys).map_err(|flaw| {
         let failure = Failure::new(ErrorCode::Integrity, format!("{shown} is not good: {flaw}"));
         failure.with_hint(format!(
             "`percale site show {}` tells the site's key; `percale task receipt {}` fetches the receipt again.",
             header.site.name, header.task
         ))
     })?;
-    let key_id = keys.iter().map(SitePublicKey::key_id).next().unwrap_or_default();
-    let good = Good { result: "good", key_id, signed: seal.signed, header };
+    let good = Good { result: "good", key_id: key.key_id(), signed: seal.signed, header };
     context.output.one(
         &good,
         |good| good.header.task.to_string(),

@@ -298,7 +298,7 @@ impl Push {
         let bytes = std::mem::take(&mut self.batch_bytes);
         let app = self.app.clone();
         let place = self.place().await;
-        let room = app.publisher.room_for(bytes).await;
+        let room = app.publisher.room().take(bytes).await;
         self.running.spawn(async move {
             let (_place, _room) = (place, room);
             publish_batch(&app, batch).await

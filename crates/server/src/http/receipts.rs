@@ -64,7 +64,7 @@ async fn get_receipt(
         hasher: TreeHasher::new(),
         lines: 0,
         after: 0,
-        next: Next::Items,
+        has_ended: false,
         sums,
         task,
         app,
@@ -84,11 +84,6 @@ async fn get_receipt(
     Ok((headers, Body::from_stream(body)).into_response())
 }
 
-enum Next {
-    Items,
-    Nothing,
-}
-
 /// Writes a receipt, some lines at a time.
 struct Writer {
     app: AppState,
@@ -99,7 +94,7 @@ struct Writer {
     lines: u64,
     /// The number of the last copy that was written.
     after: u64,
-    next: Next,
+    has_ended: bool,
 }
 
 impl Writer {
@@ -130,7 +125,7 @@ impl Writer {
 
     /// Returns the next lines, or nothing behind the last one.
     async fn next(&mut self) -> Result<Option<Bytes>> {
-        if matches!(self.next, Next::Nothing) {
+        if self.has_ended {
             return Ok(None);
         }
         let mut out = Vec::new();
@@ -162,7 +157,7 @@ impl Writer {
                 }
             }
             None => {
-                self.next = Next::Nothing;
+                self.has_ended = true;
                 // Somebody may have tried it again meanwhile: the first line would be wrong then.
                 let now = self.app.catalog.task(&self.caller, self.task.id).await?;
                 if now.changed != self.task.changed || self.after != self.sums.count {

@@ -125,11 +125,15 @@ struct Ended {
 }
 
 impl Syncs {
-    /// Waits until a flush that begins from now on is done: one of another caller, or its own. Tells whether it can be
-    /// trusted that all was flushed.
-    fn take_part(&self, sync: impl FnOnce() -> rustix::io::Result<()>) -> bool {
+    /// Returns the number of the first flush that is sure to take in all that was written before.
+    fn next(&self) -> u64 {
         // Those that were begun before may have missed what this caller wrote.
-        let wanted = self.begun.load(Ordering::SeqCst) + 1;
+        self.begun.load(Ordering::SeqCst) + 1
+    }
+
+    /// Waits until the flush of this number or a later one is done: one of another caller, or its own. Tells whether it can be
+    /// trusted that all was flushed.
+    fn wait_for(&self, wanted: u64, sync: impl FnOnce() -> rustix::io::Result<()>) -> bool {
         let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
         if ended.last < wanted {
             let number = self.begun.fetch_add(1, Ordering::SeqCst) + 1;
@@ -151,7 +155,9 @@ impl Inner {
     where
         F: std::os::fd::AsFd,
     {
-        if files.len() > FLUSH_EACH_UP_TO && self.syncs.take_part(|| rustix::fs::syncfs(self.root.dir())) {
+        if files.len() > FLUSH_EACH_UP_TO
+            && self.syncs.wait_for(self.syncs.next(), || rustix::fs::syncfs(self.root.dir()))
+        {
             return Ok(());
         }
         for file in files {
@@ -375,54 +381,35 @@ fn rename_no_replace(
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Barrier;
-    use std::sync::mpsc::channel;
-
     use super::*;
 
     #[test]
     fn who_comes_while_a_flush_runs_shares_the_next_one() {
         let syncs = Syncs::default();
-        let count = AtomicU64::new(0);
-        let (running, run) = (Barrier::new(2), Barrier::new(2));
-        let (said, waiting) = channel();
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                assert!(syncs.take_part(|| {
-                    running.wait();
-                    run.wait();
-                    Ok(())
-                }));
-            });
-            running.wait();
-            for _ in 0..8 {
-                let said = said.clone();
-                let (syncs, count) = (&syncs, &count);
-                scope.spawn(move || {
-                    said.send(()).unwrap();
-                    assert!(syncs.take_part(|| {
-                        count.fetch_add(1, Ordering::SeqCst);
-                        Ok(())
-                    }));
-                });
-            }
-            waiting.iter().take(8).for_each(drop);
-            run.wait();
-        });
-        let count = count.into_inner();
-        assert!((1..=8).contains(&count), "the running one does not do: {count}");
-        assert!(syncs.take_part(|| Ok(())));
-        assert_eq!(
-            syncs.begun.load(Ordering::SeqCst),
-            count + 2,
-            "nobody waits any more, so it is a new one"
-        );
+        let mut count = 0;
+        let mut came = Vec::new();
+        assert!(syncs.wait_for(syncs.next(), || {
+            came.extend((0..8).map(|_| syncs.next()));
+            Ok(())
+        }));
+        for wanted in came {
+            assert!(syncs.wait_for(wanted, || {
+                count += 1;
+                Ok(())
+            }));
+        }
+        assert_eq!(count, 1, "the running one does not do, and one does for all");
+        assert!(syncs.wait_for(syncs.next(), || {
+            count += 1;
+            Ok(())
+        }));
+        assert_eq!(count, 2, "who comes after it needs another");
     }
 
     #[test]
     fn after_a_failure_none_is_trusted() {
         let syncs = Syncs::default();
-        assert!(!syncs.take_part(|| Err(Errno::IO)));
-        assert!(!syncs.take_part(|| Ok(())));
+        assert!(!syncs.wait_for(syncs.next(), || Err(Errno::IO)));
+        assert!(!syncs.wait_for(syncs.next(), || Ok(())));
     }
 }
