@@ -9,52 +9,40 @@ mod flow;
 mod kept;
 mod large;
 mod medium;
+mod small;
 mod whole;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::collections::{BTreeSet, HashMap};
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use bytes::Bytes;
 use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt as _, stream};
 use percale_api::tasks::Verification;
 use percale_api::uploads::PullItem;
 use percale_catalog::{Committed, OpenVersion, Space, TaskCopy, Verified};
-use percale_client::pull::{FrameStream, parse_problem};
-use percale_client::{Client, Transport};
-use percale_core::ids::{SiteId, StoreId, VersionId};
-use percale_core::tree::{HashTree, group_count};
-use percale_core::{ByteRange, ErrorCode, ObjectPath, Timestamp};
+use percale_client::Client;
+use percale_client::pull::FrameStream;
+use percale_core::ids::{SiteId, VersionId};
+use percale_core::{ErrorCode, ObjectPath, Timestamp};
 use percale_federation::{Acting, Member};
 use percale_mover::meter::InHand;
-use percale_mover::tuning::next_request;
 use percale_mover::{Frame, Room, Slots, Wait};
-use percale_store::{SmallFile, Staged};
 
 pub use self::flow::Flow;
 pub use self::kept::{ForTask, Unfinished, is_of_task};
 use self::large::Failing;
 pub(crate) use self::medium::may_verify;
-use self::medium::{SmallStaged, read_small_back, verified};
+use self::medium::verified;
+use self::small::Small;
 use crate::abroad::Copied;
-use crate::publish::{MAX_BATCH, NewObject, StagedContent, key_for_stage};
-use crate::reading::{Reach, Reader, Source};
+use crate::publish::{NewObject, StagedContent};
+use crate::reading::{Reach, Source};
 use crate::stores::OpenStore;
 use crate::{ApiError, AppState, Result};
 
-/// Bytes of small objects in one stream: what is flushed at once in some tens of milliseconds.
-const BATCH_BYTES: u64 = 4 << 20;
-/// Streams of small objects at once.
-const BATCHES: usize = 8;
-/// Batches of a stream: while some are written and told, which takes two round trips, the next arrive.
-const BATCHES_IN_HAND: usize = 2;
-/// MiB of small objects in memory at once, of a task.
-const MEMORY: u32 = 64;
 /// Large objects at once.
 const LARGE: usize = 4;
-/// Small objects that are read at once from own stores.
-const READS: usize = 16;
 /// What a source is asked for; completes "cannot …".
 const OPERATION: &str = "fetch copies from another site";
 
@@ -134,20 +122,11 @@ pub struct Fetch {
     verify: Verification,
 }
 
-/// A small object and the sites that are still to be asked for it; nothing stands for this one.
-struct Small {
-    wanted: Wanted,
-    source: Arc<Source>,
-    tree: HashTree,
-    sites: VecDeque<Option<SiteId>>,
-    fault: Option<ApiError>,
-}
-
 impl Fetch {
     /// Makes one. `acting` is for whom other sites are asked, `first` the site that is asked before others, `flow` what the
     /// bytes keep to.
     pub fn new(app: AppState, goal: Become, acting: Acting, first: Option<SiteId>, flow: Flow) -> Self {
-        let (slots, pulls, memory) = (Slots::default(), Slots::default(), Room::new(MEMORY));
+        let (slots, pulls, memory) = (Slots::default(), Slots::default(), Room::new(small::MEMORY));
         let (failing, verify) = (Failing::default(), Verification::default());
         let (goal, requests) = (Arc::new(goal), AtomicUsize::new(0));
         Self { app, goal, acting, first, flow, slots, pulls, memory, requests, failing, task: None, verify }
@@ -187,7 +166,7 @@ impl Fetch {
                 continue;
             }
             match self.source(&wanted.version).await.map(Arc::new) {
-                Ok(source) => match as_small(&wanted, &source) {
+                Ok(source) => match Small::of(&wanted, &source) {
                     Some(one) => small.push(one),
                     None => large.push((wanted, source)),
                 },
@@ -211,193 +190,6 @@ impl Fetch {
             source.prefer(first);
         }
         Ok(source)
-    }
-
-    /// Asks for small objects, in rounds: what one source did not give, the next is asked for.
-    async fn small(&self, mut left: Vec<Small>, done: OnEnd<'_>) {
-        let most = self.flow.at_most(BATCHES);
-        if !left.is_empty() {
-            self.flow.note_batches(most);
-        }
-        while !left.is_empty() {
-            let mut groups: BTreeMap<(Option<SiteId>, StoreId), Vec<Small>> = BTreeMap::new();
-            for mut one in left.drain(..) {
-                match one.sites.pop_front() {
-                    Some(site) => groups.entry((site, one.wanted.store.row.id)).or_default().push(one),
-                    None => {
-                        let none = || ApiError::internal("a version without copies was fetched");
-                        done(&one.wanted.version, Err(one.fault.unwrap_or_else(none)));
-                    }
-                }
-            }
-            let batches = groups.into_iter().flat_map(|((site, _), group)| {
-                in_batches(group, &self.requests).into_iter().map(move |batch| (site, batch))
-            });
-            let batches: Vec<BoxFuture<'_, Vec<Small>>> =
-                batches.map(|(site, batch)| self.batch(site, batch, done).boxed()).collect();
-            let mut ended = stream::iter(batches).buffer_unordered(BATCHES_IN_HAND * most);
-            while let Some(missing) = ended.next().await {
-                left.extend(missing);
-            }
-        }
-    }
-
-    /// Fetches and writes one batch from one source. Returns what it did not give.
-    async fn batch(&self, site: Option<SiteId>, batch: Vec<Small>, done: OnEnd<'_>) -> Vec<Small> {
-        let bytes: u64 = batch.iter().map(|one| one.wanted.version.size.0).sum();
-        let _memory = self.memory.take(bytes).await;
-        let pull = self.pulls.take(self.flow.at_most(BATCHES)).await;
-        let _open = self.flow.meter().stream();
-        let (fetched, missing) = match site {
-            Some(site) => self.pull(site, batch).await,
-            None => self.read(batch).await,
-        };
-        drop(pull);
-        let Some((first, _)) = fetched.first() else { return missing };
-        let store = first.wanted.store.clone();
-        let versions: Vec<OpenVersion> = fetched.iter().map(|(one, _)| one.wanted.version.clone()).collect();
-        let (app, goal, flow) = (self.app.clone(), self.goal.clone(), self.flow.clone());
-        // What has arrived is written and told, whatever becomes of the task meanwhile.
-        let (source, verify) = (site.unwrap_or(app.site.id), self.verify);
-        let written = self
-            .app
-            .background
-            .spawn(async move { write_small(&app, &goal, &flow, &store, (source, verify), fetched).await });
-        let outcomes = match written.await {
-            Ok(Ok(outcomes)) => outcomes,
-            Ok(Err(error)) => versions.iter().map(|_| Err(error.clone())).collect(),
-            Err(error) => {
-                let error = ApiError::internal("a batch of copies ended early").with_source(error);
-                versions.iter().map(|_| Err(error.clone())).collect()
-            }
-        };
-        for (version, outcome) in versions.iter().zip(outcomes) {
-            done(version, outcome);
-        }
-        missing
-    }
-
-    /// Reads small objects from own stores. What cannot be read is asked for at the next site.
-    async fn read(&self, batch: Vec<Small>) -> (Vec<(Small, Bytes)>, Vec<Small>) {
-        let reads = batch.into_iter().map(|one| {
-            let reader = &self.app.reader;
-            async move {
-                let bytes = read_small(reader, &one.source).await;
-                (one, bytes)
-            }
-        });
-        let reads: Vec<BoxFuture<'_, (Small, Result<Bytes>)>> = reads.map(FutureExt::boxed).collect();
-        let (mut fetched, mut missing) = (Vec::new(), Vec::new());
-        let reads = stream::iter(reads).buffered(READS).collect::<Vec<_>>();
-        for (mut one, bytes) in self.flow.meter().waiting(Wait::OwnDisk, reads).await {
-            match bytes {
-                Ok(bytes) => {
-                    self.flow.meter().received(bytes.len() as u64);
-                    fetched.push((one, bytes));
-                }
-                Err(error) => {
-                    one.fault = Some(error.with_path(&one.wanted.version.path));
-                    missing.push(one);
-                }
-            }
-        }
-        (fetched, missing)
-    }
-
-    /// Asks a site for small objects in one stream. Returns those that came, and those that the next site is asked for.
-    async fn pull(&self, site: SiteId, batch: Vec<Small>) -> (Vec<(Small, Bytes)>, Vec<Small>) {
-        let mut came: Vec<Option<Bytes>> = batch.iter().map(|_| None).collect();
-        let mut refused: BTreeMap<usize, ApiError> = BTreeMap::new();
-        let fault = self.receive(site, &batch, &mut came, &mut refused).await.err();
-        if let Some(error) = &fault {
-            tracing::warn!(%site, %error, "a source of copies failed; the next is asked for the rest");
-            self.app.reader.avoid(site);
-        }
-        let (mut fetched, mut missing) = (Vec::new(), Vec::new());
-        for (at, (mut one, bytes)) in batch.into_iter().zip(came).enumerate() {
-            match bytes {
-                Some(bytes) => fetched.push((one, bytes)),
-                None => {
-                    let silent = || ApiError::internal("the site did not send it");
-                    let error = refused.remove(&at).or_else(|| fault.clone()).unwrap_or_else(silent);
-                    one.fault = Some(error.with_path(&one.wanted.version.path));
-                    missing.push(one);
-                }
-            }
-        }
-        (fetched, missing)
-    }
-
-    async fn receive(
-        &self,
-        site: SiteId,
-        batch: &[Small],
-        came: &mut [Option<Bytes>],
-        refused: &mut BTreeMap<usize, ApiError>,
-    ) -> Result<()> {
-        let member = self.app.fabric.member(site)?;
-        let from = |error: percale_client::Error| cannot_read(&member, error);
-        let position = batch.first().map(|one| one.wanted.version.position);
-        let client = self.app.fabric.client_at(site, &self.acting, position)?;
-        let items = batch.iter().map(|one| {
-            let version = &one.wanted.version;
-            let (space, id) = (Some(version.space), Some(version.version));
-            PullItem { path: version.path.clone(), version: id, space, ranges: None }
-        });
-        let _turn = self.flow.turn(site).await;
-        let items: Vec<PullItem> = items.collect();
-        let mut stream = open(&self.flow, &client, items.clone()).await.map_err(from)?;
-        match self.take(&mut stream, &member, batch, came, refused).await {
-            // It came without encryption, and whoever is on the way may be to blame. The site is asked again, over TLS.
-            Err(_) if stream.transport() == Transport::IntegrityOnly => {
-                let mut stream = open(&self.flow, &client, items).await.map_err(from)?;
-                self.take(&mut stream, &member, batch, came, refused).await
-            }
-            taken => taken,
-        }
-    }
-
-    /// Takes what a stream brings of a batch.
-    async fn take(
-        &self,
-        stream: &mut FrameStream,
-        member: &Member,
-        batch: &[Small],
-        came: &mut [Option<Bytes>],
-        refused: &mut BTreeMap<usize, ApiError>,
-    ) -> Result<()> {
-        let meter = self.flow.meter();
-        let from = |error: percale_client::Error| cannot_read(member, error);
-        while let Some(frame) = next(&self.flow, stream).await.map_err(from)? {
-            match frame {
-                Frame::Data(data) => {
-                    let at = data.item as usize;
-                    let (Some(one), Some(place)) = (batch.get(at), came.get_mut(at)) else {
-                        let detail = format!("site {} sent what was not asked for", member.name);
-                        return Err(wrong(stream, ApiError::new(ErrorCode::Integrity, detail)));
-                    };
-                    let verify = || data.offset == 0 && one.tree.verify(0, &data.bytes).is_ok();
-                    let is_right = meter.working(Wait::Verify, verify);
-                    if !is_right {
-                        // The sender is broken or lies: nothing more of this stream is used.
-                        metrics::counter!("percale_checksum_mismatches_total").increment(1);
-                        let path = &one.wanted.version.path;
-                        tracing::error!(%path, site = member.name, "wrong bytes from another site");
-                        let detail =
-                            format!("site {} sent wrong bytes; nothing of them was kept", member.name);
-                        return Err(wrong(stream, ApiError::new(ErrorCode::Integrity, detail)));
-                    }
-                    meter.received(data.bytes.len() as u64);
-                    self.flow.admit(data.bytes.len() as u64).await;
-                    *place = Some(data.bytes);
-                }
-                Frame::Fail { item, problem } => {
-                    drop(refused.insert(item as usize, from(parse_problem(OPERATION, &problem))));
-                }
-                _ => {}
-            }
-        }
-        Ok(())
     }
 
     async fn large(&self, wanted: Wanted, source: Arc<Source>, done: OnEnd<'_>) {
@@ -477,106 +269,6 @@ fn count_altered(stream: &FrameStream) {
 fn cannot_read(member: &Member, error: percale_client::Error) -> ApiError {
     let error = ApiError::from(percale_federation::Error::from(error));
     error.context(format!("cannot read from site {}", member.name))
-}
-
-/// Tells whether an object comes with others: it has one group.
-fn as_small(wanted: &Wanted, source: &Arc<Source>) -> Option<Small> {
-    let version = &wanted.version;
-    let root = version.root.filter(|_| group_count(version.size) == 1)?;
-    let tree = HashTree::of_single_group(version.size, root).ok()?;
-    let sites = source.sites().collect();
-    Some(Small { wanted: wanted.clone(), source: source.clone(), tree, sites, fault: None })
-}
-
-/// Reads a whole version of one group, verified.
-async fn read_small(reader: &Arc<Reader>, source: &Arc<Source>) -> Result<Bytes> {
-    let mut read = reader.read(source.clone(), ByteRange::whole(source.version.size)).await?;
-    Ok(read.next().await?.unwrap_or_default())
-}
-
-/// Cuts small objects into batches that fit into memory, small ones first. `requests` counts them.
-fn in_batches(group: Vec<Small>, requests: &AtomicUsize) -> Vec<Vec<Small>> {
-    let mut batches: Vec<Vec<Small>> = Vec::new();
-    let (mut bytes, mut most) = (0, 0);
-    for one in group {
-        let size = one.wanted.version.size.0;
-        match batches.last_mut() {
-            Some(batch) if batch.len() < most && bytes + size <= BATCH_BYTES => {
-                bytes += size;
-                batch.push(one);
-            }
-            _ => {
-                bytes = size;
-                most = next_request(requests.fetch_add(1, Relaxed), BATCHES, MAX_BATCH);
-                batches.push(vec![one]);
-            }
-        }
-    }
-    batches
-}
-
-/// Stages small objects together and makes what they are to be of them.
-async fn write_small(
-    app: &AppState,
-    goal: &Become,
-    flow: &Flow,
-    store: &Arc<OpenStore>,
-    (source, verify): (SiteId, Verification),
-    fetched: Vec<(Small, Bytes)>,
-) -> Result<Vec<Result<Brought>>> {
-    let mut files = Vec::with_capacity(fetched.len());
-    for (_, bytes) in &fetched {
-        let token = app.lease.token()?;
-        files.push(SmallFile { key: key_for_stage(store, &token)?, token, bytes: bytes.clone() });
-    }
-    let staged = flow.meter().waiting(Wait::Disk, store.store.stage_small(files)).await?;
-    let staged: Vec<Result<Staged>> = match verify {
-        Verification::Frames => staged.into_iter().map(|staged| staged.map_err(ApiError::from)).collect(),
-        Verification::Medium => read_back(app, store, flow, &fetched, staged).await,
-    };
-    let mut outcomes: Vec<Option<Result<Brought>>> = Vec::with_capacity(fetched.len());
-    let mut copies = Vec::with_capacity(fetched.len());
-    for ((Small { wanted, tree, .. }, _), staged) in fetched.into_iter().zip(staged) {
-        let OpenVersion { path, version, .. } = wanted.version;
-        outcomes.push(match staged {
-            Ok(staged) => {
-                let content = StagedContent { store: store.clone(), staged, tree };
-                let (sources, verified) = (vec![source], verified(verify));
-                copies.push(Ready { path, version, content, sources, verified });
-                None
-            }
-            Err(error) => Some(Err(error.with_path(&path))),
-        });
-    }
-    flow.meter().ended(copies.len() as u64);
-    let mut told = flow.meter().waiting(Wait::Catalog, tell(app, goal, copies)).await?.into_iter();
-    let lost = || Err(ApiError::internal("a copy ended without a result"));
-    Ok(outcomes.into_iter().map(|outcome| outcome.or_else(|| told.next()).unwrap_or_else(lost)).collect())
-}
-
-/// Reads small files back, of those that were staged.
-async fn read_back(
-    app: &AppState,
-    store: &OpenStore,
-    flow: &Flow,
-    fetched: &[(Small, Bytes)],
-    staged: Vec<percale_store::Result<Staged>>,
-) -> Vec<Result<Staged>> {
-    let mut outcomes: Vec<Option<Result<Staged>>> = Vec::with_capacity(staged.len());
-    let mut files = Vec::with_capacity(staged.len());
-    for ((small, bytes), staged) in fetched.iter().zip(staged) {
-        outcomes.push(match staged {
-            Ok(staged) => {
-                let path = &small.wanted.version.path;
-                files.push(SmallStaged { staged, bytes: bytes.clone(), tree: &small.tree, path });
-                None
-            }
-            Err(error) => Some(Err(error.into())),
-        });
-    }
-    let mut back = read_small_back(app, store, flow.meter(), files).await.into_iter();
-    let lost = || Err(ApiError::internal("a copy was read back without a result"));
-    outcomes.into_iter().map(|outcome| outcome.or_else(|| back.next()).unwrap_or_else(lost)).collect()
 }
 
 async fn tell(app: &AppState, goal: &Become, copies: Vec<Ready>) -> Result<Vec<Result<Brought>>> {

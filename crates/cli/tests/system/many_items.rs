@@ -86,10 +86,10 @@ impl Pair {
         keys.inspect(|keys| assert!(same(keys), "{keys:?} differ")).count()
     }
 
-    /// Begins to make copies, so slowly that it takes a dozen seconds.
-    fn begin(&self) -> String {
+    /// Begins to make copies, so slowly that it takes so many seconds.
+    fn begin(&self, seconds: u64) -> String {
         let bytes = self.items as u64 * SMALL + LARGE_ITEMS as u64 * LARGE;
-        let limit = format!("{}bit/s", (bytes * 8 / 12).max(1_000_000));
+        let limit = format!("{}bit/s", (bytes * 8 / seconds).max(1_000_000));
         let arguments = ["-q", "replicate", TREE, "--to", "baltic", "--limit", &limit, "--detach"];
         run(&self.target, &arguments).trim().to_owned()
     }
@@ -215,8 +215,8 @@ fn what_cannot_be_read_is_named_and_the_rest_arrives() {
 #[test]
 fn a_task_that_is_cancelled_half_way_leaves_whole_copies_and_is_done_to_the_end_later() {
     let pair = Pair::start(faults::rounds("PERCALE_ITEMS", 5000));
-    let id = pair.begin();
-    pair.is_at(&id, 1);
+    let id = pair.begin(20);
+    pair.is_at(&id, pair.items / 4);
     run(&pair.target, &["task", "cancel", &id]);
     assert_eq!(ended(&pair.target, &id), "cancelled");
     pair.is_tidy();
@@ -224,8 +224,7 @@ fn a_task_that_is_cancelled_half_way_leaves_whole_copies_and_is_done_to_the_end_
     let files = || contents(&pair.store("baltic")).len();
     wait::until("every file to be a copy", SETTLE, || (pair.copied() == files()).then_some(()));
     let (before, all) = (files(), pair.items);
-    // What was on its way arrives: on a slow machine that may be all the rest.
-    assert!((1..=all).contains(&before), "{before} of {all}");
+    assert!((all / 4..all).contains(&before), "{before} of {all}");
     // What was on its way when it was cancelled arrived, and is no part of its receipt.
     assert!(pair.listed_by(&id) <= before);
 
@@ -242,7 +241,7 @@ fn a_task_that_is_cancelled_half_way_leaves_whole_copies_and_is_done_to_the_end_
 #[test]
 fn a_task_goes_on_while_its_sites_are_drained_and_after_its_server_was_stopped() {
     let mut pair = Pair::start(faults::rounds("PERCALE_ITEMS", 2000));
-    let id = pair.begin();
+    let id = pair.begin(12);
     let done = pair.is_at(&id, 1);
     // Both take no new tasks that bring copies; what they have can be read, and what they took on they do.
     for name in ["alps", "baltic"] {
@@ -272,7 +271,7 @@ fn another_server_goes_on_with_the_task_of_one_that_is_stopped() {
     target.state_directory = Some(work.path().join("state"));
     let mut pair = Pair::with(faults::rounds("PERCALE_ITEMS", 2000), work, target.clone());
     // The task is claimed by the only server that there is.
-    let id = pair.begin();
+    let id = pair.begin(12);
     let done = pair.is_at(&id, 1);
     let other = Site::start(target);
     assert!(pair.target.stop().success(), "{}", pair.target.log_tail());

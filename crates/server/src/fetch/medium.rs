@@ -16,8 +16,9 @@ use percale_core::{ByteCount, ErrorCode, ObjectPath};
 use percale_mover::{Meter, Wait};
 use percale_store::{SmallFile, StageToken, Staged};
 
+use super::Fetch;
 use super::large::Large;
-use super::{Fetch, READS};
+use super::small::READS;
 use crate::publish::key_for_stage;
 use crate::stores::OpenStore;
 use crate::{ApiError, AppState, Result};

@@ -1,0 +1,476 @@
+//! Small objects: asked for many at a time in a stream of frames, and handed on to be written a part at a time while more
+//! arrive.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use futures::{FutureExt, StreamExt as _, stream};
+use percale_api::tasks::Verification;
+use percale_api::uploads::PullItem;
+use percale_catalog::OpenVersion;
+use percale_client::Transport;
+use percale_client::pull::{FrameStream, parse_problem};
+use percale_core::ids::{SiteId, StoreId};
+use percale_core::tree::{HashTree, group_count};
+use percale_core::{ByteRange, ErrorCode};
+use percale_federation::Member;
+use percale_mover::room::Taken;
+use percale_mover::tuning::next_request;
+use percale_mover::{Frame, Wait};
+use percale_store::{SmallFile, Staged};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+
+use super::flow::Flow;
+use super::medium::{SmallStaged, read_small_back, verified};
+use super::{Become, Brought, Fetch, OPERATION, OnEnd, Ready, Wanted, cannot_read, tell};
+use crate::publish::{MAX_BATCH, StagedContent, key_for_stage};
+use crate::reading::{Reader, Source};
+use crate::stores::OpenStore;
+use crate::{ApiError, AppState, Result};
+
+/// Streams of small objects at once.
+const STREAMS: usize = 8;
+/// Requests of a stream: while the last objects of some are written and told, which takes two round trips, the next come.
+const IN_HAND: usize = 2;
+/// Bytes that one request asks for: half of what is left for each stream, so that all end together, but at least what keeps a
+/// stream busy for longer than the round trip that the next request takes.
+const REQUEST_BYTES: std::ops::RangeInclusive<u64> = 4 << 20..=32 << 20;
+/// What is written, flushed and told together: what is flushed in some tens of milliseconds.
+const PART_ITEMS: usize = 256;
+const PART_BYTES: u64 = 4 << 20;
+/// MiB of small objects in memory at once, of a task. The parts of all streams fit in, at their largest.
+pub(super) const MEMORY: u32 = 64;
+/// Bytes that are counted against a limit together. The streams of a task wait for each other in turn, those of large objects
+/// with a group each time: one small object each time would leave small ones nearly nothing.
+const ADMITTED: u64 = 256 << 10;
+/// Small objects that are read at once from own stores.
+pub(super) const READS: usize = 16;
+
+const _: () =
+    assert!(STREAMS as u64 * (PART_BYTES + percale_core::tree::GROUP_SIZE) <= (MEMORY as u64) << 20);
+
+/// A small object and the sites that are still to be asked for it; nothing stands for this one.
+pub(super) struct Small {
+    wanted: Wanted,
+    source: Arc<Source>,
+    tree: HashTree,
+    sites: VecDeque<Option<SiteId>>,
+    fault: Option<ApiError>,
+}
+
+impl Small {
+    /// Makes one of an object that comes with others: it has one group.
+    pub fn of(wanted: &Wanted, source: &Arc<Source>) -> Option<Self> {
+        let version = &wanted.version;
+        let root = version.root.filter(|_| group_count(version.size) == 1)?;
+        let tree = HashTree::of_single_group(version.size, root).ok()?;
+        let sites = source.sites().collect();
+        Some(Self { wanted: wanted.clone(), source: source.clone(), tree, sites, fault: None })
+    }
+
+    fn size(&self) -> u64 {
+        self.wanted.version.size.0
+    }
+
+    fn blame(&mut self, error: ApiError) {
+        self.fault = Some(error.with_path(&self.wanted.version.path));
+    }
+}
+
+/// Small objects that have arrived, to be written together.
+type Arrived = Vec<(Small, Bytes)>;
+
+/// A part that is on its way to the store and its home.
+struct Part {
+    versions: Vec<OpenVersion>,
+    written: JoinHandle<Result<Vec<Result<Brought>>>>,
+}
+
+impl Part {
+    /// Waits for its end, and calls `done` with what became of each object.
+    async fn end(self, done: OnEnd<'_>) {
+        let all = |error: &ApiError| self.versions.iter().map(|_| Err(error.clone())).collect();
+        let outcomes = match self.written.await {
+            Ok(Ok(outcomes)) => outcomes,
+            Ok(Err(error)) => all(&error),
+            Err(error) => all(&ApiError::internal("a batch of copies ended early").with_source(error)),
+        };
+        for (version, outcome) in self.versions.iter().zip(outcomes) {
+            done(version, outcome);
+        }
+    }
+}
+
+/// Takes what arrives of one request, and hands it on in parts.
+struct Parts<'a> {
+    fetch: &'a Fetch,
+    source: SiteId,
+    store: Arc<OpenStore>,
+    arrived: Arrived,
+    bytes: u64,
+    taken: Taken,
+    handed_on: mpsc::UnboundedSender<Part>,
+}
+
+impl Parts<'_> {
+    /// Takes one in, once there is room for it.
+    async fn add(&mut self, one: Small, bytes: Bytes) {
+        self.bytes += bytes.len() as u64;
+        self.fetch.memory.extend(&mut self.taken, self.bytes).await;
+        self.arrived.push((one, bytes));
+        if self.arrived.len() >= PART_ITEMS || self.bytes >= PART_BYTES {
+            self.hand_on();
+        }
+    }
+
+    /// Has what is there written and told, whatever becomes of the task meanwhile.
+    fn hand_on(&mut self) {
+        let (arrived, taken) = (std::mem::take(&mut self.arrived), std::mem::take(&mut self.taken));
+        self.bytes = 0;
+        if arrived.is_empty() {
+            return;
+        }
+        let versions = arrived.iter().map(|(one, _)| one.wanted.version.clone()).collect();
+        let Fetch { app, goal, flow, verify, .. } = self.fetch;
+        let (app, goal, flow, verify) = (app.clone(), goal.clone(), flow.clone(), *verify);
+        let (store, source) = (self.store.clone(), self.source);
+        let written = self.fetch.app.background.spawn(async move {
+            let _taken = taken;
+            write(&app, &goal, &flow, &store, (source, verify), arrived).await
+        });
+        // Nobody listens any more if the task was stopped.
+        drop(self.handed_on.send(Part { versions, written }));
+    }
+}
+
+impl Fetch {
+    /// Asks for small objects, in rounds: what one source did not give, the next is asked for.
+    pub(super) async fn small(&self, mut left: Vec<Small>, done: OnEnd<'_>) {
+        let most = self.flow.at_most(STREAMS);
+        if !left.is_empty() {
+            self.flow.note_batches(most);
+        }
+        while !left.is_empty() {
+            let mut groups: BTreeMap<(Option<SiteId>, StoreId), Vec<Small>> = BTreeMap::new();
+            for mut one in left.drain(..) {
+                match one.sites.pop_front() {
+                    Some(site) => groups.entry((site, one.wanted.store.row.id)).or_default().push(one),
+                    None => {
+                        let none = || ApiError::internal("a version without copies was fetched");
+                        done(&one.wanted.version, Err(one.fault.unwrap_or_else(none)));
+                    }
+                }
+            }
+            let requests = groups.into_iter().flat_map(|((site, _), group)| {
+                let requests = match site {
+                    Some(_) => in_requests(group, &self.requests),
+                    None => in_groups(group, Small::size, |_| (PART_ITEMS, PART_BYTES)),
+                };
+                requests.into_iter().map(move |request| (site, request))
+            });
+            let requests: Vec<BoxFuture<'_, Vec<Small>>> =
+                requests.map(|(site, request)| self.request(site, request, done).boxed()).collect();
+            let mut ended = stream::iter(requests).buffer_unordered(IN_HAND * most);
+            while let Some(missing) = ended.next().await {
+                left.extend(missing);
+            }
+        }
+    }
+
+    /// Fetches objects from one source, and writes them. Returns what it did not give.
+    async fn request(&self, site: Option<SiteId>, wanted: Vec<Small>, done: OnEnd<'_>) -> Vec<Small> {
+        let Some(first) = wanted.first() else { return wanted };
+        let (handed_on, mut parts) = mpsc::unbounded_channel();
+        let mut arriving = Parts {
+            fetch: self,
+            source: site.unwrap_or(self.app.site.id),
+            store: first.wanted.store.clone(),
+            arrived: Vec::new(),
+            bytes: 0,
+            taken: Taken::default(),
+            handed_on,
+        };
+        let pull = self.pulls.take(self.flow.at_most(STREAMS)).await;
+        let _open = self.flow.meter().stream();
+        let fetched = async {
+            let missing = match site {
+                Some(site) => self.pull(site, wanted, &mut arriving).await,
+                None => self.read(wanted, &mut arriving).await,
+            };
+            arriving.hand_on();
+            drop((arriving, pull));
+            missing
+        };
+        let written = async {
+            while let Some(part) = parts.recv().await {
+                part.end(done).await;
+            }
+        };
+        tokio::join!(fetched, written).0
+    }
+
+    /// Reads small objects from own stores. What cannot be read is asked for at the next site.
+    async fn read(&self, wanted: Vec<Small>, arriving: &mut Parts<'_>) -> Vec<Small> {
+        arriving.taken = self.memory.take(wanted.iter().map(Small::size).sum()).await;
+        let reads = wanted.into_iter().map(|one| {
+            let reader = &self.app.reader;
+            async move {
+                let bytes = read(reader, &one.source).await;
+                (one, bytes)
+            }
+        });
+        let reads: Vec<BoxFuture<'_, (Small, Result<Bytes>)>> = reads.map(FutureExt::boxed).collect();
+        let reads = stream::iter(reads).buffered(READS).collect::<Vec<_>>();
+        let mut missing = Vec::new();
+        for (mut one, bytes) in self.flow.meter().waiting(Wait::OwnDisk, reads).await {
+            match bytes {
+                Ok(bytes) => {
+                    self.flow.meter().received(bytes.len() as u64);
+                    arriving.add(one, bytes).await;
+                }
+                Err(error) => {
+                    one.blame(error);
+                    missing.push(one);
+                }
+            }
+        }
+        missing
+    }
+
+    /// Asks a site for small objects in one stream. Returns those that the next site is asked for.
+    async fn pull(&self, site: SiteId, wanted: Vec<Small>, arriving: &mut Parts<'_>) -> Vec<Small> {
+        let mut asked = Asked { wanted: wanted.into_iter().map(Some).collect(), refused: BTreeMap::new() };
+        let fault = self.receive(site, &mut asked, arriving).await.err();
+        if let Some(error) = &fault {
+            tracing::warn!(%site, %error, "a source of copies failed; the next is asked for the rest");
+            self.app.reader.avoid(site);
+        }
+        let mut missing = Vec::new();
+        for (at, one) in asked.wanted.into_iter().enumerate() {
+            let Some(mut one) = one else { continue };
+            let silent = || ApiError::internal("the site did not send it");
+            one.blame(asked.refused.remove(&at).or_else(|| fault.clone()).unwrap_or_else(silent));
+            missing.push(one);
+        }
+        missing
+    }
+
+    async fn receive(&self, site: SiteId, asked: &mut Asked, arriving: &mut Parts<'_>) -> Result<()> {
+        let member = self.app.fabric.member(site)?;
+        let from = |error: percale_client::Error| cannot_read(&member, error);
+        let position = asked.wanted.iter().flatten().next().map(|one| one.wanted.version.position);
+        let client = self.app.fabric.client_at(site, &self.acting, position)?;
+        let _turn = self.flow.turn(site).await;
+        let mut stream = super::open(&self.flow, &client, asked.items()).await.map_err(from)?;
+        match self.take(&mut stream, &member, asked, arriving).await {
+            // It came without encryption, and whoever is on the way may be to blame. The site is asked again, over TLS.
+            Err(_) if stream.transport() == Transport::IntegrityOnly => {
+                asked.forget_what_came();
+                let mut stream = super::open(&self.flow, &client, asked.items()).await.map_err(from)?;
+                self.take(&mut stream, &member, asked, arriving).await
+            }
+            taken => taken,
+        }
+    }
+
+    /// Takes what a stream brings of what was asked for.
+    async fn take(
+        &self,
+        stream: &mut FrameStream,
+        member: &Member,
+        asked: &mut Asked,
+        arriving: &mut Parts<'_>,
+    ) -> Result<()> {
+        let meter = self.flow.meter();
+        let from = |error: percale_client::Error| cannot_read(member, error);
+        let mut to_admit = 0;
+        while let Some(frame) = super::next(&self.flow, stream).await.map_err(from)? {
+            match frame {
+                Frame::Data(data) => {
+                    let wanted = asked.wanted.get_mut(data.item as usize);
+                    let Some((place, one)) = wanted.and_then(|place| place.take().map(|one| (place, one)))
+                    else {
+                        let detail = format!("site {} sent what was not asked for", member.name);
+                        return Err(super::wrong(stream, ApiError::new(ErrorCode::Integrity, detail)));
+                    };
+                    let verify = || data.offset == 0 && one.tree.verify(0, &data.bytes).is_ok();
+                    let is_right = meter.working(Wait::Verify, verify);
+                    if !is_right {
+                        // The sender is broken or lies: nothing more of this stream is used.
+                        metrics::counter!("percale_checksum_mismatches_total").increment(1);
+                        let path = &one.wanted.version.path;
+                        tracing::error!(%path, site = member.name, "wrong bytes from another site");
+                        *place = Some(one);
+                        let detail =
+                            format!("site {} sent wrong bytes; nothing of them was kept", member.name);
+                        return Err(super::wrong(stream, ApiError::new(ErrorCode::Integrity, detail)));
+                    }
+                    meter.received(data.bytes.len() as u64);
+                    to_admit += data.bytes.len() as u64;
+                    if to_admit >= ADMITTED {
+                        self.flow.admit(std::mem::take(&mut to_admit)).await;
+                    }
+                    arriving.add(one, data.bytes).await;
+                }
+                Frame::Fail { item, problem } => {
+                    drop(asked.refused.insert(item as usize, from(parse_problem(OPERATION, &problem))));
+                }
+                _ => {}
+            }
+        }
+        self.flow.admit(to_admit).await;
+        Ok(())
+    }
+}
+
+/// What a stream was asked for.
+struct Asked {
+    /// By number. Nothing where it has come.
+    wanted: Vec<Option<Small>>,
+    /// Why not, as the site says.
+    refused: BTreeMap<usize, ApiError>,
+}
+
+impl Asked {
+    fn items(&self) -> Vec<PullItem> {
+        let items = self.wanted.iter().flatten().map(|one| {
+            let version = &one.wanted.version;
+            let (space, id) = (Some(version.space), Some(version.version));
+            PullItem { path: version.path.clone(), version: id, space, ranges: None }
+        });
+        items.collect()
+    }
+
+    /// Numbers what is still wanted anew, for another stream.
+    fn forget_what_came(&mut self) {
+        self.wanted.retain(Option::is_some);
+        self.refused.clear();
+    }
+}
+
+/// Reads a whole version of one group, verified.
+async fn read(reader: &Arc<Reader>, source: &Arc<Source>) -> Result<Bytes> {
+    let mut read = reader.read(source.clone(), ByteRange::whole(source.version.size)).await?;
+    Ok(read.next().await?.unwrap_or_default())
+}
+
+/// Cuts small objects into requests. `requests` counts them.
+fn in_requests(group: Vec<Small>, requests: &AtomicUsize) -> Vec<Vec<Small>> {
+    in_groups(group, Small::size, |left| {
+        let share = left / (2 * STREAMS as u64);
+        let bytes = share.clamp(*REQUEST_BYTES.start(), *REQUEST_BYTES.end());
+        (next_request(requests.fetch_add(1, Relaxed), STREAMS, MAX_BATCH), bytes)
+    })
+}
+
+/// Cuts objects into groups, in their order. `most` is asked, with the bytes that are left, how many objects and bytes the next
+/// one may have; it has one object at least.
+fn in_groups<T>(all: Vec<T>, size: fn(&T) -> u64, mut most: impl FnMut(u64) -> (usize, u64)) -> Vec<Vec<T>> {
+    let mut left: u64 = all.iter().map(size).sum();
+    let mut groups: Vec<Vec<T>> = Vec::new();
+    let (mut items, mut bytes) = (0, 0);
+    for one in all {
+        let size = size(&one);
+        match groups.last_mut().filter(|group| group.len() < items && size <= bytes) {
+            Some(group) => group.push(one),
+            None => {
+                (items, bytes) = most(left);
+                groups.push(vec![one]);
+            }
+        }
+        bytes = bytes.saturating_sub(size);
+        left -= size;
+    }
+    groups
+}
+
+/// Stages small objects together and makes what they are to be of them.
+async fn write(
+    app: &AppState,
+    goal: &Become,
+    flow: &Flow,
+    store: &Arc<OpenStore>,
+    (source, verify): (SiteId, Verification),
+    fetched: Arrived,
+) -> Result<Vec<Result<Brought>>> {
+    let mut files = Vec::with_capacity(fetched.len());
+    for (_, bytes) in &fetched {
+        let token = app.lease.token()?;
+        files.push(SmallFile { key: key_for_stage(store, &token)?, token, bytes: bytes.clone() });
+    }
+    let staged = flow.meter().waiting(Wait::Disk, store.store.stage_small(files)).await?;
+    let staged: Vec<Result<Staged>> = match verify {
+        Verification::Frames => staged.into_iter().map(|staged| staged.map_err(ApiError::from)).collect(),
+        Verification::Medium => read_back(app, store, flow, &fetched, staged).await,
+    };
+    let mut outcomes: Vec<Option<Result<Brought>>> = Vec::with_capacity(fetched.len());
+    let mut copies = Vec::with_capacity(fetched.len());
+    for ((Small { wanted, tree, .. }, _), staged) in fetched.into_iter().zip(staged) {
+        let OpenVersion { path, version, .. } = wanted.version;
+        outcomes.push(match staged {
+            Ok(staged) => {
+                let content = StagedContent { store: store.clone(), staged, tree };
+                let (sources, verified) = (vec![source], verified(verify));
+                copies.push(Ready { path, version, content, sources, verified });
+                None
+            }
+            Err(error) => Some(Err(error.with_path(&path))),
+        });
+    }
+    flow.meter().ended(copies.len() as u64);
+    let mut told = flow.meter().waiting(Wait::Catalog, tell(app, goal, copies)).await?.into_iter();
+    let lost = || Err(ApiError::internal("a copy ended without a result"));
+    Ok(outcomes.into_iter().map(|outcome| outcome.or_else(|| told.next()).unwrap_or_else(lost)).collect())
+}
+
+/// Reads small files back, of those that were staged.
+async fn read_back(
+    app: &AppState,
+    store: &OpenStore,
+    flow: &Flow,
+    fetched: &[(Small, Bytes)],
+    staged: Vec<percale_store::Result<Staged>>,
+) -> Vec<Result<Staged>> {
+    let mut outcomes: Vec<Option<Result<Staged>>> = Vec::with_capacity(staged.len());
+    let mut files = Vec::with_capacity(staged.len());
+    for ((small, bytes), staged) in fetched.iter().zip(staged) {
+        outcomes.push(match staged {
+            Ok(staged) => {
+                let path = &small.wanted.version.path;
+                files.push(SmallStaged { staged, bytes: bytes.clone(), tree: &small.tree, path });
+                None
+            }
+            Err(error) => Some(Err(error.into())),
+        });
+    }
+    let mut back = read_small_back(app, store, flow.meter(), files).await.into_iter();
+    let lost = || Err(ApiError::internal("a copy was read back without a result"));
+    outcomes.into_iter().map(|outcome| outcome.or_else(|| back.next()).unwrap_or_else(lost)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_keep_the_order_and_to_what_they_may_have() {
+        let sizes = vec![3, 3, 3, 20, 1, 1, 1, 1, 5, 5];
+        let mut lefts = Vec::new();
+        let groups = in_groups(
+            sizes.clone(),
+            |size| *size,
+            |left| {
+                lefts.push(left);
+                (3, 10)
+            },
+        );
+        assert_eq!(groups, [vec![3, 3, 3], vec![20], vec![1, 1, 1], vec![1, 5], vec![5]]);
+        assert_eq!(lefts, [43, 34, 14, 11, 5]);
+        assert_eq!(groups.concat(), sizes);
+        assert!(in_groups(Vec::new(), |size: &u64| *size, |_| (3, 10)).is_empty());
+    }
+}
