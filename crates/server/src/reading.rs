@@ -27,8 +27,8 @@ use crate::stores::{OpenStore, Registry};
 use verified::Groups;
 pub use verified::{Piece, VerifiedRead};
 
-/// Memory for hash trees that were read lately: those of 4 TB of content.
-const TREE_CACHE_BYTES: u64 = 128 << 20;
+/// Memory for hash trees that were read lately: those of 1 TB of content.
+const TREE_CACHE_BYTES: u64 = 32 << 20;
 /// Largest tree that is read: that of 64 TiB of content.
 const MAX_TREE: ByteCount = ByteCount::gib(2);
 /// For how long a site that failed comes last.
