@@ -3,7 +3,7 @@
 use percale_core::digest::Digest;
 use percale_core::ids::{LeaseId, SpaceId, VersionId};
 use percale_core::range::RangeSet;
-use percale_core::tree::RootHash;
+use percale_core::tree::{GroupHash, RootHash};
 use percale_core::{ByteRange, ObjectPath, Timestamp};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -73,6 +73,30 @@ pub struct Range {
     pub start: u64,
     /// Behind the last byte.
     pub end: u64,
+}
+
+/// Groups that were sent before and are missing, since the server that had written them was killed before it had noted that.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SentGroups {
+    /// At most [`SentGroups::MOST`].
+    pub groups: Vec<SentGroup>,
+}
+
+impl SentGroups {
+    /// The most that one request may name: 1 GiB is read back for it.
+    pub const MOST: usize = 1024;
+}
+
+/// A group of 1 MiB of an upload.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SentGroup {
+    /// Its number, from 0.
+    pub group: u64,
+    /// Its hash, as in the frame that brought it.
+    #[schema(value_type = String)]
+    pub hash: GroupHash,
 }
 
 /// Completes an upload.

@@ -7,7 +7,7 @@ use percale_api::entries::{Entry, Move};
 use percale_api::site::{Readiness, Site, Version};
 use percale_api::spaces::{NewHome, NewSpace, NewStore, Promoted, Space, SpaceChange, Store, StoreChange};
 use percale_api::tasks::{NewTask, Task, TaskItem};
-use percale_api::uploads::{CommitUpload, Committed, NewUpload, Upload};
+use percale_api::uploads::{CommitUpload, Committed, NewUpload, SentGroups, Upload};
 use percale_api::{MAX_PAGE, Page, fields, media};
 use percale_core::access::Subject;
 use percale_core::ids::{LeaseId, TaskId, TokenId, VersionId};
@@ -406,6 +406,18 @@ impl Client {
     /// As the server answers.
     pub async fn upload(&self, id: LeaseId) -> crate::Result<Upload> {
         self.json(get(format!("ask for upload {id}"), format!("/v1/uploads/{id}"))).await
+    }
+
+    /// Names groups that an upload misses although they were sent: they count if they lie there. Returns what it still misses.
+    ///
+    /// # Errors
+    /// As the server answers.
+    pub async fn recall_groups(&self, id: LeaseId, sent: &SentGroups) -> crate::Result<Upload> {
+        let path = format!("/v1/uploads/{id}/groups");
+        self.json(
+            Call::new(format!("ask for upload {id}"), Method::POST, path).json(sent).repeat(Repeat::Safe),
+        )
+        .await
     }
 
     /// Gives an upload up; what was sent is removed.

@@ -10,7 +10,9 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use percale_api::uploads::{CommitUpload, Committed, Condition, ItemDone, NewUpload, Upload};
+use percale_api::uploads::{
+    CommitUpload, Committed, Condition, ItemDone, NewUpload, SentGroup, SentGroups, Upload,
+};
 use percale_core::range::RangeSet;
 use percale_core::tree::{GROUP_SIZE, HashTree, group_count, group_range, hash_group};
 use percale_core::{ByteCount, ByteRange, ErrorCode, ObjectPath};
@@ -39,6 +41,9 @@ const BODY_TIME: Duration = Duration::from_secs(40);
 const COMMIT_WAIT: Duration = Duration::from_secs(20);
 /// Times that the server may say "incomplete" at the commit, or fail without any byte having arrived in between.
 const MAX_ROUNDS: usize = 64;
+
+/// Groups of a hole that the server is asked for again after a fault: more than it writes between two markers.
+const RECALLED_OF_HOLE: usize = 32;
 
 /// What to upload, and how.
 pub(crate) struct UploadPlan {
@@ -84,6 +89,18 @@ impl Shared {
 
     fn knows(&self, group: u64) -> bool {
         self.hashes.lock().unwrap_or_else(PoisonError::into_inner).get(group).is_some()
+    }
+
+    /// Returns groups that the server misses and that this process has sent: those at the beginning of each hole, since a stream
+    /// sends a segment in order. A server that was killed may have written them without having noted it.
+    fn sent(&self, missing: &RangeSet) -> SentGroups {
+        let hashes = self.hashes.lock().unwrap_or_else(PoisonError::into_inner);
+        let groups = missing.iter().flat_map(|hole| {
+            let groups = hole.start() / GROUP_SIZE..hole.end().div_ceil(GROUP_SIZE);
+            let sent = groups.map_while(|group| Some(SentGroup { group, hash: hashes.get(group)? }));
+            sent.take(RECALLED_OF_HOLE)
+        });
+        SentGroups { groups: groups.take(SentGroups::MOST).collect() }
     }
 
     /// Hands out what the server misses.
@@ -215,6 +232,12 @@ async fn send_and_commit(
             attempts.pause_after(error).await?;
         }
         missing = shared.client.upload(shared.id).await?.missing;
+        let sent = shared.sent(&missing);
+        if !sent.groups.is_empty() {
+            // What is not found again is sent again.
+            let found = shared.client.recall_groups(shared.id, &sent).await;
+            missing = found.map_or(missing, |upload| upload.missing);
+        }
         if missing.total() < before {
             attempts.progressed();
         }

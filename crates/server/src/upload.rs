@@ -10,13 +10,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
-use percale_api::uploads::{CommitUpload, NewUpload, Upload};
+use percale_api::uploads::{CommitUpload, NewUpload, SentGroup, SentGroups, Upload};
 use percale_catalog::{
     AnswerKey, ArrivalEnd, Catalog, Committed, Condition, EntryKind, Lease, LeaseKind, Remembered,
 };
 use percale_core::access::{Caller, Permission};
 use percale_core::ids::LeaseId;
-use percale_core::tree::{GROUP_SIZE, RootHash, group_range, hash_group};
+use percale_core::tree::{GROUP_SIZE, RootHash, group_count, group_range, hash_group};
 use percale_core::{ByteCount, ErrorCode, ObjectPath};
 use percale_mover::DataFrame;
 use percale_store::StageToken;
@@ -233,6 +233,24 @@ impl Uploads {
             return Err(ApiError::new(ErrorCode::InvalidRequest, detail).with_path(&session.body.path));
         }
         session.write(&group).await?;
+        self.lengthen(session).await
+    }
+
+    /// Takes groups for arrived that were sent before, where they lie staged with these hashes.
+    ///
+    /// # Errors
+    /// - `InvalidRequest` if there are too many, or one is behind the end.
+    /// - `LeaseExpired` if the upload lapsed or was committed meanwhile.
+    pub async fn recall(&self, session: &Arc<Session>, sent: SentGroups) -> Result<()> {
+        let count = group_count(session.body.size);
+        let most = SentGroups::MOST;
+        if sent.groups.len() > most || sent.groups.iter().any(|sent| sent.group >= count) {
+            let detail = format!("at most {most} groups may be named at once, of the {count} that there are");
+            return Err(ApiError::new(ErrorCode::InvalidRequest, detail).with_path(&session.body.path));
+        }
+        for SentGroup { group, hash } in sent.groups {
+            session.recall(group, hash).await?;
+        }
         self.lengthen(session).await
     }
 

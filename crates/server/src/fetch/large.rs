@@ -17,7 +17,7 @@ use percale_api::uploads::PullItem;
 use percale_catalog::OpenVersion;
 use percale_client::pull::parse_problem;
 use percale_core::ids::SiteId;
-use percale_core::tree::{HashTree, group_range};
+use percale_core::tree::{GROUP_SIZE, HashTree, group_range};
 use percale_core::{ByteCount, ByteRange, ErrorCode};
 use percale_federation::Acting;
 use percale_mover::meter::InHand;
@@ -105,8 +105,27 @@ impl Large<'_> {
     /// # Errors
     /// What the last site answered, or the store.
     pub async fn bring(&self, sites: VecDeque<SiteId>, believed: Vec<u64>) -> Result<()> {
+        if !believed.is_empty() {
+            self.find_unmarked().await?;
+        }
         tokio::try_join!(self.check(believed), self.bring_missing(sites.clone()))?;
         self.bring_missing(sites).await
+    }
+
+    /// Finds what an earlier attempt wrote without having written a marker, since it was killed: a stream writes a segment in order,
+    /// so that lies at the beginning of what is missing.
+    async fn find_unmarked(&self) -> Result<()> {
+        for missing in self.arrived.missing().iter() {
+            for group in missing.start() / GROUP_SIZE..missing.end().div_ceil(GROUP_SIZE) {
+                let range = group_range(self.version.size, group);
+                let bytes = self.stage.read_at(range).await.unwrap_or_default();
+                if !self.verify(group, bytes).await?.1 {
+                    break;
+                }
+                self.arrived.insert(group, range.len());
+            }
+        }
+        Ok(())
     }
 
     /// Reads groups back and forgets those that are wrong.

@@ -8,7 +8,7 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures::{Stream, StreamExt, TryStreamExt};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
-use percale_api::uploads::{CommitUpload, Committed, NewUpload, Upload};
+use percale_api::uploads::{CommitUpload, Committed, NewUpload, SentGroups, Upload};
 use percale_api::{Problem, fields, media};
 use percale_core::ErrorCode;
 use percale_core::ids::LeaseId;
@@ -28,6 +28,7 @@ pub fn routes() -> OpenApiRouter<AppState> {
         .routes(routes!(open_upload))
         .routes(routes!(get_upload, head_upload, patch_upload, delete_upload))
         .routes(routes!(upload_frames))
+        .routes(routes!(recall_groups))
         .routes(routes!(commit_upload))
 }
 
@@ -192,6 +193,29 @@ where
         }
     }
     decoder.finish().map_err(|error| frame_error(session, &error))
+}
+
+/// Looks whether groups lie there that were sent before and are missing.
+///
+/// A server that is killed forgets what it wrote since it last flushed. What it wrote is mostly there: each group is read back, and has
+/// arrived if it has the hash that its sender says. Others stay missing.
+#[utoipa::path(
+    post, path = "/v1/uploads/{id}/groups", tag = "uploads", request_body = SentGroups,
+    params(("id" = String, Path, description = "the upload's id")),
+    responses(
+        (status = 200, description = "what is still missing", body = Upload),
+        (status = "default", description = "a problem", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+async fn recall_groups(
+    State(app): State<AppState>,
+    Auth(caller): Auth,
+    Param(id): Param<LeaseId>,
+    Json(sent): Json<SentGroups>,
+) -> Result<Json<Upload>> {
+    let session = app.uploads.session(&caller, id).await?;
+    app.uploads.recall(&session, sent).await?;
+    Ok(Json(session.describe()))
 }
 
 /// Completes an upload: everything arrived, the digests hold, and the version is published.

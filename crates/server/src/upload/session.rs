@@ -7,7 +7,7 @@ use percale_api::uploads::{CommitUpload, Upload};
 use percale_catalog::{Condition, Lease, TaskHolder};
 use percale_core::digest::{Algorithm, Digest, Hasher};
 use percale_core::ids::{LeaseId, StoreId};
-use percale_core::tree::{GROUP_SIZE, HashTree, TreeHasher, hash_group};
+use percale_core::tree::{GROUP_SIZE, GroupHash, HashTree, TreeHasher, group_range, hash_group};
 use percale_core::{ByteCount, ByteRange, ErrorCode, ObjectPath, Timestamp};
 use percale_mover::{DataFrame, ReceivedGroups};
 use percale_store::{
@@ -183,13 +183,41 @@ impl Session {
             let stage = writing.as_ref().and_then(Writing::stage).ok_or_else(|| self.over())?;
             stage.write_at(group.offset, group.bytes.clone()).await?;
         }
+        self.note(number, group.hash);
+        Ok(())
+    }
+
+    /// Takes a group for arrived if it lies there, written by a server that was killed before it had written a marker.
+    pub(super) async fn recall(self: &Arc<Self>, number: u64, hash: GroupHash) -> Result<()> {
+        if self.arrived().groups.get(number).is_some() {
+            return Ok(());
+        }
+        let size = self.body.size;
+        let range = group_range(size, number);
+        let bytes = {
+            let writing = self.writing.read().await;
+            let stage = writing.as_ref().and_then(Writing::stage).ok_or_else(|| self.over())?;
+            stage.read_at(range).await
+        };
+        // What cannot be read, or ends before, is sent again.
+        let Some(bytes) = bytes.ok().filter(|bytes| bytes.len() as u64 == range.len()) else { return Ok(()) };
+        let found = tokio::task::spawn_blocking(move || hash_group(size, number, &bytes)).await;
+        let found = found.map_err(|error| ApiError::internal("hashing did not end").with_source(error))?;
+        if found == hash {
+            self.note(number, hash);
+        }
+        Ok(())
+    }
+
+    /// Notes a group that is written, and has a marker written when one is due.
+    fn note(self: &Arc<Self>, number: u64, hash: GroupHash) {
         let is_due = {
             let mut arrived = self.arrived();
-            arrived.groups.insert(number, group.hash);
+            arrived.groups.insert(number, hash);
             if arrived.groups.is_complete() {
                 self.complete.notify_waiters();
             }
-            arrived.unmarked += group.bytes.len() as u64;
+            arrived.unmarked += group_range(self.body.size, number).len();
             let every = MARK_EVERY.max(self.body.size.0 / MARKS);
             let is_due = arrived.unmarked >= every && !arrived.is_marking;
             arrived.is_marking |= is_due;
@@ -204,7 +232,6 @@ impl Session {
                 session.arrived().is_marking = false;
             });
         }
-        Ok(())
     }
 
     /// Flushes what arrived and writes the marker, in this order: the marker never names what a power failure can take.

@@ -1,3 +1,4 @@
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -110,7 +111,7 @@ async fn what_is_there_is_said_before_bytes_are_sent() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_upload_survives_the_server() {
     let mut site = TestSite::start().await;
-    let bytes = content(2, 130 * GROUP);
+    let (bytes, other) = (content(2, 130 * GROUP), content(3, 130 * GROUP));
     let upload = open(&site, "/demo/big", bytes.len()).await;
     expect(send(&site, &upload, frames(&bytes, 0..100)), StatusCode::OK).await;
     site.restart().await;
@@ -121,9 +122,27 @@ async fn an_upload_survives_the_server() {
         (30..=66).contains(&missing),
         "at most what came after the last marker is missing, not {missing} MiB"
     );
-    let wanted =
-        now.missing.iter().flat_map(|range| range.start() / GROUP as u64..range.end() / GROUP as u64);
-    expect(send(&site, &upload, frames(&bytes, wanted)), StatusCode::OK).await;
+    // What was written after it lies there, and is found by its hashes: not what never came, nor what has another hash.
+    let size = ByteCount(bytes.len() as u64);
+    let sent = |group: u64, of: &[u8]| {
+        let range = group_range(size, group);
+        let hash = hash_group(size, group, &of[range.start() as usize..range.end() as usize]);
+        json!({"group": group, "hash": hash})
+    };
+    let recall = |groups: Vec<serde_json::Value>| {
+        site.request(Method::POST, &format!("{path}/groups")).json(&json!({"groups": groups}))
+    };
+    expect_problem(recall(vec![sent(0, &bytes); 1025]), "invalid_request").await;
+    let behind = json!({"group": 130, "hash": "00".repeat(32)});
+    expect_problem(recall(vec![behind]), "invalid_request").await;
+    let first = now.missing.iter().next().unwrap().start() / GROUP as u64;
+    let groups = (0..110).map(|group| sent(group, if group == first { &other } else { &bytes }));
+    let now: Upload = expect(recall(groups.collect()), StatusCode::OK).await.json().await.unwrap();
+    let missing: Vec<u64> =
+        now.missing.iter().flat_map(|hole| hole.start() / GROUP as u64..hole.end() / GROUP as u64).collect();
+    let expected = (100..130).chain((first < 100).then_some(first));
+    assert_eq!(missing.iter().copied().collect::<BTreeSet<u64>>(), expected.collect());
+    expect(send(&site, &upload, frames(&bytes, missing)), StatusCode::OK).await;
     commit(&site, &upload, &bytes).await;
     assert_eq!(site.read("/demo/big").await, bytes);
 }
