@@ -23,7 +23,7 @@ def network(options, **changes):
     if options.net == "loopback":
         return Loopback()
     link = {"rtt": options.rtt, "rate": options.rate, "loss": options.loss, "tcpmem": options.tcpmem} | changes
-    return Emulated(list(PLACES), **link)
+    return Emulated(link.pop("sites", list(PLACES)), **link)
 
 
 class Lab:
