@@ -153,7 +153,8 @@ impl Fetch {
     ///   later, and `done` gets the error. An object is removed in that case.
     ///
     /// # Cancellation
-    /// What was staged is removed, unless a task goes on with it; what has arrived whole is written and told.
+    /// What was staged is removed, unless a task goes on with it. Whole large objects, and parts of small ones that were handed on,
+    /// are written and told.
     pub fn all<'a>(&'a self, wanted: Vec<Wanted>, done: OnEnd<'a>) -> BoxFuture<'a, ()> {
         self.bring(wanted, done).boxed()
     }
