@@ -24,6 +24,7 @@ use percale_catalog::{Committed, OpenVersion, Space, TaskCopy, Verified};
 use percale_client::Client;
 use percale_client::pull::FrameStream;
 use percale_core::ids::{SiteId, VersionId};
+use percale_core::tree::group_count;
 use percale_core::{ErrorCode, ObjectPath, Timestamp};
 use percale_federation::{Acting, Member};
 use percale_mover::meter::InHand;
@@ -41,8 +42,9 @@ use crate::reading::{Reach, Source};
 use crate::stores::OpenStore;
 use crate::{ApiError, AppState, Result};
 
-/// Large objects at once.
-const LARGE: usize = 4;
+/// Large objects in hand at once. Their streams are shared, so this is not what the line or the memory bounds: each has to be asked for its
+/// tree, flushed, and told to its home, which takes some round trips, during which others come.
+const LARGE: usize = 32;
 /// What a source is asked for; completes "cannot …".
 const OPERATION: &str = "fetch copies from another site";
 
@@ -164,18 +166,18 @@ impl Fetch {
         for wanted in wanted {
             if let Err(error) = may_verify(&wanted.store, self.verify) {
                 done(&wanted.version, Err(error.with_path(&wanted.version.path)));
-                continue;
-            }
-            match self.source(&wanted.version).await.map(Arc::new) {
-                Ok(source) => match Small::of(&wanted, &source) {
-                    Some(one) => small.push(one),
-                    None => large.push((wanted, source)),
-                },
-                Err(error) => done(&wanted.version, Err(error)),
+            } else if group_count(wanted.version.size) > 1 {
+                large.push(self.large(wanted, done).boxed());
+            } else {
+                match self.source(&wanted.version).await.map(Arc::new) {
+                    Ok(source) => match Small::of(&wanted, &source) {
+                        Some(one) => small.push(one),
+                        None => large.push(self.large_from(wanted, source, done).boxed()),
+                    },
+                    Err(error) => done(&wanted.version, Err(error)),
+                }
             }
         }
-        let large: Vec<BoxFuture<'_, ()>> =
-            large.into_iter().map(|(wanted, source)| self.large(wanted, source, done).boxed()).collect();
         let large = stream::iter(large).buffer_unordered(LARGE).collect::<Vec<()>>();
         tokio::join!(self.small(small, done), large);
     }
@@ -193,7 +195,15 @@ impl Fetch {
         Ok(source)
     }
 
-    async fn large(&self, wanted: Wanted, source: Arc<Source>, done: OnEnd<'_>) {
+    async fn large(&self, wanted: Wanted, done: OnEnd<'_>) {
+        // It asks another site for the tree.
+        match self.source(&wanted.version).await.map(Arc::new) {
+            Ok(source) => self.large_from(wanted, source, done).await,
+            Err(error) => done(&wanted.version, Err(error)),
+        }
+    }
+
+    async fn large_from(&self, wanted: Wanted, source: Arc<Source>, done: OnEnd<'_>) {
         let in_hand = self.flow.meter().in_hand();
         let outcome = self.large_one(&wanted, source, &in_hand).await;
         if outcome.is_ok() {
