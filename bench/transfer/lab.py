@@ -64,6 +64,14 @@ class Lab:
     def same(self, left, right):
         return subprocess.run(["diff", "-rq", left, right], capture_output=True).returncode == 0
 
+    def wrong(self, site, target, source):
+        """Fetches an object from a site; returns what is wrong with it beside the file that it was made of, if anything."""
+        back = self.folder / "back"
+        done = site.client(site.name, "get", "-q", target, back, check=False)
+        is_right = done.returncode == 0 and self.same(source, back)
+        remove(back)
+        return "" if is_right else f"it came back damaged, or not at all: {done.stderr}"
+
     def cycle(self, name, number, actions, streams=None):
         """Puts a set from near to far and moves it as the actions say: `put`, `get`, `replicate` to near, `cp --to` near steered from the
         desk. A put that is not among them is made, but not written down. All is removed after."""

@@ -89,6 +89,14 @@ class Site:
     def json(self, at, *argv):
         return json.loads(self.client(at, *argv, "--json").stdout)
 
+    def sees(self, path):
+        """Waits until this site knows an entry."""
+        deadline = time.monotonic() + 60
+        while self.client(self.name, "stat", path, check=False).returncode != 0:
+            if time.monotonic() > deadline:
+                sys.exit(f"{self.name} does not see {path}")
+            time.sleep(0.0005)
+
     def rss_mb(self):
         """Largest resident size of the server so far, in MiB."""
         return resident_mb(self.server.pid)
@@ -126,13 +134,9 @@ def fabric(net, names, folder, settings=None):
 
 def wait_for(sites):
     """Waits until every site sees every space."""
-    deadline = time.monotonic() + 60
     for site in sites:
         for other in sites:
-            while site.client(site.name, "stat", f"percale:/{other.name}", check=False).returncode != 0:
-                if time.monotonic() > deadline:
-                    sys.exit(f"{site.name} does not see the space of {other.name}")
-                time.sleep(0.1)
+            site.sees(f"percale:/{other.name}")
 
 
 def remove(path):

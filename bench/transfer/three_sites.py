@@ -34,11 +34,7 @@ def exchange(home, others, large, small, size):
     put(home, large, f"{space}/large")
     put(home, small, f"{space}/")
     for other in others:
-        deadline = time.monotonic() + 30
-        while other.client(other.name, "stat", f"{space}/{small.name}/{SMALL - 1:06}.bin", check=False).returncode != 0:
-            if time.monotonic() > deadline:
-                sys.exit(f"{other.name} does not see what {home.name} wrote")
-            time.sleep(0.05)
+        other.sees(f"{space}/{small.name}/{SMALL - 1:06}.bin")
         timed(f"{other.name}: list {space}", 0, SMALL, lambda: other.client(other.name, "ls", "-R", space))
         read = other.folder / "read"
         other.client(other.name, "get", f"{space}/{small.name}/000007.bin", read)

@@ -13,7 +13,7 @@ import time
 import plots
 import sets
 from lab import lab
-from sites import PERCALE, remove
+from sites import PERCALE
 
 from experiments import good, groups, places, table
 
@@ -45,10 +45,8 @@ def disturbed(made, source, action, name, number):
     ok, said = twice is not None, "it did not end by itself"
     if ok:
         # Read at the site that was killed, whose copy it must be.
-        back = made.folder / "back"
-        done = receiver.client(receiver.name, "get", "-q", f"percale:/far/{target}", back, check=False)
-        ok, said = done.returncode == 0 and made.same(source, back), f"it came back damaged, or not at all: {done.stderr}"
-        remove(back)
+        said = made.wrong(receiver, f"percale:/far/{target}", source)
+        ok = not said
     made.far.client("far", "rm", "-y", f"percale:/far/{target}", check=False)
     resent = (twice - plain) / 1e6 if ok else 0
     made.note(action, name, number, seconds, ok, f"killed at {kill.at / 1e6:.1f} MB" if ok else said, unit="MB re-sent", value=resent)

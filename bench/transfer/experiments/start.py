@@ -29,8 +29,7 @@ def measure(options, lines):
         for number in range(-1, 4 * options.rounds):
             target = f"percale:/far/start-{number}"
             made.far.client("far", "put", "-q", source, target)
-            while made.near.client("near", "stat", target, check=False).returncode != 0:
-                time.sleep(LOOK_S)
+            made.near.sees(target)
             watch = Watch(made.near.folder / "store", sets.total(name))
             watch.start()
             _, ok, said = made.percale("near", made.near, "replicate", "-q", "--to", "near", target)

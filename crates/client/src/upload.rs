@@ -42,9 +42,6 @@ const COMMIT_WAIT: Duration = Duration::from_secs(20);
 /// Times that the server may say "incomplete" at the commit, or fail without any byte having arrived in between.
 const MAX_ROUNDS: usize = 64;
 
-/// Groups of a hole that the server is asked for again after a fault: more than it writes between two markers.
-const RECALLED_OF_HOLE: usize = 32;
-
 /// What to upload, and how.
 pub(crate) struct UploadPlan {
     pub local: PathBuf,
@@ -95,12 +92,13 @@ impl Shared {
     /// sends a segment in order. A server that was killed may have written them without having noted it.
     fn sent(&self, missing: &RangeSet) -> SentGroups {
         let hashes = self.hashes.lock().unwrap_or_else(PoisonError::into_inner);
+        let of_each = SentGroups::MOST / missing.iter().count().max(1);
         let groups = missing.iter().flat_map(|hole| {
             let groups = hole.start() / GROUP_SIZE..hole.end().div_ceil(GROUP_SIZE);
             let sent = groups.map_while(|group| Some(SentGroup { group, hash: hashes.get(group)? }));
-            sent.take(RECALLED_OF_HOLE)
+            sent.take(of_each)
         });
-        SentGroups { groups: groups.take(SentGroups::MOST).collect() }
+        SentGroups { groups: groups.collect() }
     }
 
     /// Hands out what the server misses.

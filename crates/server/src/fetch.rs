@@ -16,15 +16,14 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use futures::future::BoxFuture;
-use futures::{FutureExt, StreamExt as _, stream};
+use futures::FutureExt;
+use futures::future::{BoxFuture, join_all};
 use percale_api::tasks::Verification;
 use percale_api::uploads::PullItem;
 use percale_catalog::{Committed, OpenVersion, Space, TaskCopy, Verified};
 use percale_client::Client;
 use percale_client::pull::FrameStream;
 use percale_core::ids::{SiteId, VersionId};
-use percale_core::tree::group_count;
 use percale_core::{ErrorCode, ObjectPath, Timestamp};
 use percale_federation::{Acting, Member};
 use percale_mover::meter::InHand;
@@ -109,7 +108,8 @@ pub struct Fetch {
     acting: Acting,
     first: Option<SiteId>,
     flow: Flow,
-    /// How many streams large objects take, all together.
+    /// How many large objects are in hand, and how many streams they take, all together.
+    larges: Slots,
     slots: Slots,
     /// How many streams small objects take, all together, and what of them is in memory.
     pulls: Slots,
@@ -128,10 +128,25 @@ impl Fetch {
     /// Makes one. `acting` is for whom other sites are asked, `first` the site that is asked before others, `flow` what the
     /// bytes keep to.
     pub fn new(app: AppState, goal: Become, acting: Acting, first: Option<SiteId>, flow: Flow) -> Self {
-        let (slots, pulls, memory) = (Slots::default(), Slots::default(), Room::new(small::MEMORY));
+        let (larges, slots, pulls) = (Slots::default(), Slots::default(), Slots::default());
+        let memory = Room::new(small::MEMORY);
         let (failing, verify) = (Failing::default(), Verification::default());
         let (goal, requests) = (Arc::new(goal), AtomicUsize::new(0));
-        Self { app, goal, acting, first, flow, slots, pulls, memory, requests, failing, task: None, verify }
+        Self {
+            app,
+            goal,
+            acting,
+            first,
+            flow,
+            larges,
+            slots,
+            pulls,
+            memory,
+            requests,
+            failing,
+            task: None,
+            verify,
+        }
     }
 
     /// Keeps what was brought of large objects for the next attempt of a task, where an attempt ends early.
@@ -166,20 +181,17 @@ impl Fetch {
         for wanted in wanted {
             if let Err(error) = may_verify(&wanted.store, self.verify) {
                 done(&wanted.version, Err(error.with_path(&wanted.version.path)));
-            } else if group_count(wanted.version.size) > 1 {
-                large.push(self.large(wanted, done).boxed());
-            } else {
-                match self.source(&wanted.version).await.map(Arc::new) {
-                    Ok(source) => match Small::of(&wanted, &source) {
-                        Some(one) => small.push(one),
-                        None => large.push(self.large_from(wanted, source, done).boxed()),
-                    },
+            } else if Small::is_one(&wanted.version) {
+                let source = self.source(&wanted.version).await.map(Arc::new);
+                match source.and_then(|source| Small::new(&wanted, &source)) {
+                    Ok(one) => small.push(one),
                     Err(error) => done(&wanted.version, Err(error)),
                 }
+            } else {
+                large.push(self.large(wanted, done).boxed());
             }
         }
-        let large = stream::iter(large).buffer_unordered(LARGE).collect::<Vec<()>>();
-        tokio::join!(self.small(small, done), large);
+        tokio::join!(self.small(small, done), join_all(large));
     }
 
     async fn source(&self, version: &OpenVersion) -> Result<Source> {
@@ -196,14 +208,12 @@ impl Fetch {
     }
 
     async fn large(&self, wanted: Wanted, done: OnEnd<'_>) {
+        let _place = self.larges.take(LARGE).await;
         // It asks another site for the tree.
-        match self.source(&wanted.version).await.map(Arc::new) {
-            Ok(source) => self.large_from(wanted, source, done).await,
-            Err(error) => done(&wanted.version, Err(error)),
-        }
-    }
-
-    async fn large_from(&self, wanted: Wanted, source: Arc<Source>, done: OnEnd<'_>) {
+        let source = match self.source(&wanted.version).await {
+            Ok(source) => Arc::new(source),
+            Err(error) => return done(&wanted.version, Err(error)),
+        };
         let in_hand = self.flow.meter().in_hand();
         let outcome = self.large_one(&wanted, source, &in_hand).await;
         if outcome.is_ok() {

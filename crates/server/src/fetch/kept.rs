@@ -24,7 +24,7 @@ use crate::{ApiError, AppState, Result};
 
 /// From this size on an object is worth a lease of its own: less than that may be sent again.
 const KEEP_FROM: u64 = 16 << 20;
-/// A marker is written after so many bytes, or after this time: what is sent again at most, with what arrives while it is
+/// A marker is written after so many bytes, or after this time: what a loss of power costs at most, with what arrives while it is
 /// written.
 const MARK_EVERY: u64 = 8 << 20;
 const MARK_WITHIN: Duration = Duration::from_secs(1);

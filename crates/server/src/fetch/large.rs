@@ -117,12 +117,10 @@ impl Large<'_> {
     async fn find_unmarked(&self) -> Result<()> {
         for missing in self.arrived.missing().iter() {
             for group in missing.start() / GROUP_SIZE..missing.end().div_ceil(GROUP_SIZE) {
-                let range = group_range(self.version.size, group);
-                let bytes = self.stage.read_at(range).await.unwrap_or_default();
-                if !self.verify(group, bytes).await?.1 {
+                if !self.is_written(group).await? {
                     break;
                 }
-                self.arrived.insert(group, range.len());
+                self.arrived.insert(group, group_range(self.version.size, group).len());
             }
         }
         Ok(())
@@ -132,10 +130,7 @@ impl Large<'_> {
     async fn check(&self, believed: Vec<u64>) -> Result<()> {
         let mut wrong = 0_u64;
         for group in believed {
-            let range = group_range(self.version.size, group);
-            // What cannot be read is as good as wrong.
-            let bytes = self.stage.read_at(range).await.unwrap_or_default();
-            if !self.verify(group, bytes).await?.1 {
+            if !self.is_written(group).await? {
                 self.arrived.remove(group);
                 wrong += 1;
             }
@@ -145,6 +140,12 @@ impl Large<'_> {
             tracing::warn!(%path, groups = wrong, "parts of what an earlier attempt brought are not right; they are brought again");
         }
         Ok(())
+    }
+
+    /// Tells whether a group lies in the staged file as it should. What cannot be read is as good as wrong.
+    async fn is_written(&self, group: u64) -> Result<bool> {
+        let bytes = self.stage.read_at(group_range(self.version.size, group)).await.unwrap_or_default();
+        Ok(self.verify(group, bytes).await?.1)
     }
 
     /// Hashes a group and compares it with the tree.

@@ -63,13 +63,21 @@ pub(super) struct Small {
 }
 
 impl Small {
-    /// Makes one of an object that comes with others: it has one group.
-    pub fn of(wanted: &Wanted, source: &Arc<Source>) -> Option<Self> {
-        let version = &wanted.version;
-        let root = version.root.filter(|_| group_count(version.size) == 1)?;
-        let tree = HashTree::of_single_group(version.size, root).ok()?;
+    /// Tells whether a version comes with others: it has one group.
+    pub fn is_one(version: &OpenVersion) -> bool {
+        version.root.is_some() && group_count(version.size) == 1
+    }
+
+    /// Makes one.
+    ///
+    /// # Errors
+    /// It has several groups, or was not hashed.
+    pub fn new(wanted: &Wanted, source: &Arc<Source>) -> Result<Self> {
+        let OpenVersion { size, root, path, .. } = &wanted.version;
+        let tree = root.and_then(|root| HashTree::of_single_group(*size, root).ok());
+        let tree = tree.ok_or_else(|| ApiError::internal("no small object").with_path(path))?;
         let sites = source.sites().collect();
-        Some(Self { wanted: wanted.clone(), source: source.clone(), tree, sites, fault: None })
+        Ok(Self { wanted: wanted.clone(), source: source.clone(), tree, sites, fault: None })
     }
 
     fn size(&self) -> u64 {
@@ -155,20 +163,20 @@ impl Fetch {
             self.flow.note_batches(most);
         }
         while !left.is_empty() {
-            let mut groups: BTreeMap<(Option<SiteId>, StoreId), Vec<Small>> = BTreeMap::new();
+            let mut by_source: BTreeMap<(Option<SiteId>, StoreId), Vec<Small>> = BTreeMap::new();
             for mut one in left.drain(..) {
                 match one.sites.pop_front() {
-                    Some(site) => groups.entry((site, one.wanted.store.row.id)).or_default().push(one),
+                    Some(site) => by_source.entry((site, one.wanted.store.row.id)).or_default().push(one),
                     None => {
                         let none = || ApiError::internal("a version without copies was fetched");
                         done(&one.wanted.version, Err(one.fault.unwrap_or_else(none)));
                     }
                 }
             }
-            let requests = groups.into_iter().flat_map(|((site, _), group)| {
+            let requests = by_source.into_iter().flat_map(|((site, _), all)| {
                 let requests = match site {
-                    Some(_) => in_requests(group, &self.requests),
-                    None => in_groups(group, Small::size, |_| (PART_ITEMS, PART_BYTES)),
+                    Some(_) => in_requests(all, &self.requests),
+                    None => in_batches(all, Small::size, |_| (PART_ITEMS, PART_BYTES)),
                 };
                 requests.into_iter().map(move |request| (site, request))
             });
@@ -359,33 +367,33 @@ async fn read(reader: &Arc<Reader>, source: &Arc<Source>) -> Result<Bytes> {
 }
 
 /// Cuts small objects into requests. `requests` counts them.
-fn in_requests(group: Vec<Small>, requests: &AtomicUsize) -> Vec<Vec<Small>> {
-    in_groups(group, Small::size, |left| {
+fn in_requests(all: Vec<Small>, requests: &AtomicUsize) -> Vec<Vec<Small>> {
+    in_batches(all, Small::size, |left| {
         let share = left / (2 * STREAMS as u64);
         let bytes = share.clamp(*REQUEST_BYTES.start(), *REQUEST_BYTES.end());
         (next_request(requests.fetch_add(1, Relaxed), STREAMS, MAX_BATCH), bytes)
     })
 }
 
-/// Cuts objects into groups, in their order. `most` is asked, with the bytes that are left, how many objects and bytes the next
+/// Cuts objects into batches, in their order. `most` is asked, with the bytes that are left, how many objects and bytes the next
 /// one may have; it has one object at least.
-fn in_groups<T>(all: Vec<T>, size: fn(&T) -> u64, mut most: impl FnMut(u64) -> (usize, u64)) -> Vec<Vec<T>> {
+fn in_batches<T>(all: Vec<T>, size: fn(&T) -> u64, mut most: impl FnMut(u64) -> (usize, u64)) -> Vec<Vec<T>> {
     let mut left: u64 = all.iter().map(size).sum();
-    let mut groups: Vec<Vec<T>> = Vec::new();
+    let mut batches: Vec<Vec<T>> = Vec::new();
     let (mut items, mut bytes) = (0, 0);
     for one in all {
         let size = size(&one);
-        match groups.last_mut().filter(|group| group.len() < items && size <= bytes) {
-            Some(group) => group.push(one),
+        match batches.last_mut().filter(|batch| batch.len() < items && size <= bytes) {
+            Some(batch) => batch.push(one),
             None => {
                 (items, bytes) = most(left);
-                groups.push(vec![one]);
+                batches.push(vec![one]);
             }
         }
         bytes = bytes.saturating_sub(size);
         left -= size;
     }
-    groups
+    batches
 }
 
 /// Stages small objects together and makes what they are to be of them.
@@ -457,10 +465,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn groups_keep_the_order_and_to_what_they_may_have() {
+    fn batches_keep_the_order_and_to_what_they_may_have() {
         let sizes = vec![3, 3, 3, 20, 1, 1, 1, 1, 5, 5];
         let mut lefts = Vec::new();
-        let groups = in_groups(
+        let batches = in_batches(
             sizes.clone(),
             |size| *size,
             |left| {
@@ -468,9 +476,9 @@ mod tests {
                 (3, 10)
             },
         );
-        assert_eq!(groups, [vec![3, 3, 3], vec![20], vec![1, 1, 1], vec![1, 5], vec![5]]);
+        assert_eq!(batches, [vec![3, 3, 3], vec![20], vec![1, 1, 1], vec![1, 5], vec![5]]);
         assert_eq!(lefts, [43, 34, 14, 11, 5]);
-        assert_eq!(groups.concat(), sizes);
-        assert!(in_groups(Vec::new(), |size: &u64| *size, |_| (3, 10)).is_empty());
+        assert_eq!(batches.concat(), sizes);
+        assert!(in_batches(Vec::new(), |size: &u64| *size, |_| (3, 10)).is_empty());
     }
 }

@@ -21,7 +21,7 @@ use crate::publish::key_for_stage;
 use crate::stores::OpenStore;
 
 /// Bytes after which what arrived is flushed and the marker written, while others arrive: this much, and what comes while
-/// the disk is flushed, is sent again after the server was killed.
+/// the disk is flushed, is sent again after a loss of power.
 const MARK_EVERY: u64 = 8 << 20;
 /// A marker has 40 bytes for each MiB, so for large contents it is written less often: at most this many times.
 const MARKS: u64 = 1024;
