@@ -26,6 +26,11 @@ impl Slots {
         // Nobody closes it.
         self.free.clone().acquire_owned().await.ok()
     }
+
+    /// Returns how many are taken at present.
+    pub fn taken(&self) -> usize {
+        self.given.load(Relaxed).saturating_sub(self.free.available_permits())
+    }
 }
 
 #[cfg(test)]
@@ -41,7 +46,9 @@ mod tests {
         assert!(slots.take(3).now_or_never().is_none(), "three are worth it");
         taken.push(slots.take(4).now_or_never().unwrap());
         assert!(slots.take(2).now_or_never().is_none());
+        assert_eq!(slots.taken(), 4);
         taken.pop();
+        assert_eq!(slots.taken(), 3);
         assert!(slots.take(2).now_or_never().is_some());
     }
 }

@@ -31,8 +31,10 @@ use super::{Flow, Givers, OPERATION};
 use crate::{ApiError, AppState, Result};
 
 /// What a stream asks for at a time, at least and at most. Small enough that all end together, large enough that the round trip
-/// between two requests does not show.
+/// between two requests does not show. Objects that are brought side by side share the streams: the least is as many times more,
+/// up to `SHARED_SEGMENT`, since others keep the streams busy while the last of one comes.
 const SEGMENT: RangeInclusive<u64> = 1 << 20..=64 << 20;
+const SHARED_SEGMENT: u64 = 8 << 20;
 /// Groups that wait to be written in each stream.
 const QUEUED_GROUPS: usize = 4;
 
@@ -81,6 +83,8 @@ pub(super) struct Large<'a> {
     pub slots: &'a Slots,
     /// How many streams there are, for all of them together.
     pub streams: usize,
+    /// The large objects that are in hand at present.
+    pub larges: &'a Slots,
     pub failing: &'a Failing,
     pub flow: &'a Flow,
     pub in_hand: &'a InHand<'a>,
@@ -173,7 +177,9 @@ impl Large<'_> {
                     let none = || ApiError::internal("a version without copies was fetched");
                     return Err(work.fault.take().unwrap_or_else(none));
                 }
-                work.segments = cut(&missing, self.streams, SEGMENT);
+                let beside = self.larges.taken().max(1);
+                let least = (SEGMENT.start() * beside as u64).min(SHARED_SEGMENT);
+                work.segments = cut(&missing, self.streams.div_ceil(beside), least..=*SEGMENT.end());
                 self.streams.min(work.segments.len())
             };
             let mut running: FuturesUnordered<_> =

@@ -115,6 +115,7 @@ impl Fetch {
             stage,
             arrived,
             slots: &self.slots,
+            larges: &self.larges,
             streams,
             failing: &self.failing,
             flow: &self.flow,
