@@ -7,6 +7,7 @@ pub mod away;
 pub mod digest_fields;
 pub mod directions;
 pub mod entries;
+pub mod mounts;
 pub mod peer;
 pub mod plain;
 pub mod problem;
@@ -31,6 +32,8 @@ pub mod fields {
     pub const ROOT: &str = "percale-root";
     /// Modification time of the content, RFC 3339, as its owner sees it.
     pub const MTIME: &str = "percale-mtime";
+    /// What the caller may do with the collection that is listed, where copies are asked for.
+    pub const PERMISSION: &str = "percale-permission";
     /// State of the replica that is served: `good` or `unverified`.
     pub const REPLICA_STATE: &str = "percale-replica-state";
     /// Identifies the request in logs (W3C trace context); answered in problems as `trace_id`.

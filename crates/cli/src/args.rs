@@ -6,7 +6,7 @@ use clap::builder::BoolishValueParser;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
-    admin, api, bench, cat, check, completion, config, doctor, events, find, grant, locate, login, ls,
+    admin, api, bench, cat, check, completion, config, doctor, events, find, grant, locate, login, ls, mount,
     namespace, replicate, serve, site, space, stat, store, sync, task, token, transfer, usage,
 };
 use crate::demo::DemoArgs;
@@ -131,6 +131,8 @@ pub enum Command {
     Replicate(replicate::ReplicateArgs),
     /// Remove the copies of a site
     Evict(replicate::EvictArgs),
+    /// Mount spaces as directories of this host
+    Mount(mount::MountArgs),
     /// Look after managed tasks
     #[command(subcommand)]
     Task(task::TaskCommand),

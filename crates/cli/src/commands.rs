@@ -15,6 +15,7 @@ mod known;
 pub mod locate;
 pub mod login;
 pub mod ls;
+pub mod mount;
 pub mod namespace;
 pub mod receipt;
 pub mod replicate;
@@ -60,6 +61,7 @@ pub async fn run(command: Command, context: &Context) -> Result {
         Command::Check(args) => check::run(args, context).await,
         Command::Replicate(args) => replicate::replicate(args, context).await,
         Command::Evict(args) => replicate::evict(args, context).await,
+        Command::Mount(args) => mount::run(args, context).await,
         Command::Task(command) => task::run(command, context).await,
         Command::Events(args) => context.interruptible(events::run(args, context)).await?,
         Command::Token(command) => context.interruptible(token::run(command, context)).await?,

@@ -143,8 +143,8 @@ fn listen_to(verbose: u8) {
     use tracing_subscriber::layer::SubscriberExt;
     use tracing_subscriber::util::SubscriberInitExt;
     let level = match verbose {
-        0 => "percale_client=warn",
-        1 => "percale_client=debug,percale_cli=debug",
+        0 => "percale_client=warn,percale_mount=warn",
+        1 => "percale_client=debug,percale_cli=debug,percale_mount=debug",
         _ => "debug",
     };
     let filter: Targets = level.parse().unwrap_or_default();

@@ -10,7 +10,7 @@ use percale_api::tasks::{NewTask, Task, TaskItem};
 use percale_api::uploads::{CommitUpload, Committed, NewUpload, SentGroups, Upload};
 use percale_api::{MAX_PAGE, Page, fields, media};
 use percale_core::access::Subject;
-use percale_core::ids::{LeaseId, TaskId, TokenId, VersionId};
+use percale_core::ids::{LeaseId, SpaceId, TaskId, TokenId, VersionId};
 use percale_core::path::SpaceName;
 use percale_core::state::TaskState;
 use percale_core::tree::HashTree;
@@ -375,11 +375,17 @@ impl Client {
     ///
     /// # Errors
     /// As the server answers; `integrity` if what came is not a tree.
-    pub async fn tree(&self, path: &ObjectPath, version: Option<VersionId>) -> crate::Result<HashTree> {
+    pub async fn tree(
+        &self,
+        space: Option<SpaceId>,
+        path: &ObjectPath,
+        version: Option<VersionId>,
+    ) -> crate::Result<HashTree> {
         let operation = format!("read the hash tree of {path}");
         let call = get(&operation, encode_path("/v1/trees", path))
             .header(ACCEPT.as_str(), media::TREE)
-            .optional("version", version);
+            .optional("version", version)
+            .optional("space", space);
         self.fetch_tree(operation, call).await
     }
 

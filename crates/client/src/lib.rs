@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`client`] | [`Client`]: connections, retries, errors |
 //! | `control` | the typed calls: one method of [`Client`] for each address |
+//! | `mounts` | the calls of a mount |
 //! | [`put`] | local files and trees into the fabric |
 //! | [`get`] | objects and trees out of the fabric |
 //! | [`read`] | verified bytes of one object as a stream |
@@ -30,6 +31,7 @@ pub mod extra;
 mod feed;
 pub mod get;
 mod local;
+mod mounts;
 pub mod peer;
 mod plain;
 pub mod progress;
@@ -48,6 +50,7 @@ pub use body::Passed;
 pub use client::{Client, ClientOptions, encode_path};
 pub use control::{ListOptions, Raw};
 pub use error::{Error, ErrorKind, Retry};
+pub use mounts::Listing;
 pub use plain::{PlainState, Transport};
 pub use progress::Progress;
 pub use report::{Item, Outcome, Report};

@@ -110,7 +110,20 @@ impl Client {
     /// # Errors
     /// As the server answers; `integrity` if it is another tree.
     pub async fn verified_tree(&self, path: &ObjectPath, content: &Content) -> crate::Result<HashTree> {
-        let tree = self.tree(path, Some(content.version)).await?;
+        self.verified_tree_in(None, path, content).await
+    }
+
+    /// The same; with a space, wherever the object of the version is by now.
+    ///
+    /// # Errors
+    /// As [`Client::verified_tree`].
+    pub async fn verified_tree_in(
+        &self,
+        space: Option<SpaceId>,
+        path: &ObjectPath,
+        content: &Content,
+    ) -> crate::Result<HashTree> {
+        let tree = self.tree(space, path, Some(content.version)).await?;
         if Some(tree.root()) == content.root && tree.size().0 == content.size {
             return Ok(tree);
         }

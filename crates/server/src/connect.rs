@@ -70,6 +70,13 @@ pub async fn open(row: &Store, secret: Option<&[u8]>, existing: Existing) -> Res
     }
 }
 
+/// Returns the directory that a store is, on the hosts that see it; nothing for other storages, and where files belong to mapped
+/// accounts.
+pub fn directory(row: &Store) -> Option<PathBuf> {
+    let settings: PosixSettings = (row.connector == "posix").then(|| settings(row).ok())??;
+    matches!(settings.identity, Ownership::Service { .. }).then_some(settings.root)
+}
+
 fn settings<T: DeserializeOwned>(row: &Store) -> Result<T> {
     serde_json::from_value(row.config.clone())
         .map_err(|error| ApiError::invalid(format!("cannot use the settings of store {}: {error}", row.name)))

@@ -20,6 +20,7 @@ pub mod keys;
 pub mod lease;
 pub mod listener;
 pub mod logging;
+pub mod mounts;
 pub mod plain;
 pub mod publish;
 pub mod reading;

@@ -13,12 +13,13 @@ use percale_catalog::{
 use percale_core::access::Caller;
 use percale_core::digest::Digest;
 use percale_core::ids::{SpaceId, VersionId};
-use percale_core::tree::HashTree;
-use percale_core::{ErrorCode, ObjectPath, Timestamp};
+use percale_core::tree::{HashTree, TreeHasher};
+use percale_core::{ByteCount, ErrorCode, ObjectPath, Timestamp};
 use percale_mover::Room;
 use percale_store::failpoint::failpoint;
 use percale_store::{
-    ErrorKind, FileIdentity, Publish, Published, SmallFile, StageToken, Staged, StoreExt, StoreKey,
+    ErrorKind, FileIdentity, Publish, Published, ReadOptions, SmallFile, StageToken, Staged, StoreExt,
+    StoreKey,
 };
 use tokio::sync::{mpsc, oneshot};
 
@@ -65,6 +66,37 @@ pub fn key_for_stage(store: &OpenStore, token: &StageToken) -> Result<Option<Sto
 pub(crate) fn key(text: &str) -> Result<StoreKey> {
     StoreKey::parse(text)
         .map_err(|error| ApiError::new(ErrorCode::Internal, format!("store key '{text}': {error}")))
+}
+
+/// Finds a staged file that has its key already, since a commit got as far and the server died then or the catalog was away.
+///
+/// # Errors
+/// What the store answers.
+pub async fn find_published(
+    store: &OpenStore,
+    keys: [StoreKey; 2],
+    (token, identity): (&StageToken, Option<&str>),
+    size: ByteCount,
+) -> Result<Option<(Staged, HashTree)>> {
+    let identity = identity.map(FileIdentity::new);
+    for key in keys {
+        let meta = match store.store.stat(&key).await {
+            Ok(meta) => meta,
+            Err(error) if error.kind() == ErrorKind::NotFound => continue,
+            Err(error) => return Err(error.into()),
+        };
+        if meta.identity.is_none() || meta.identity != identity || meta.size != size {
+            continue;
+        }
+        // Hashed again rather than believed: the tree beside it may not have been flushed.
+        let mut stream = store.store.read(&key, ReadOptions::default()).await?;
+        let mut hasher = TreeHasher::new();
+        while let Some(piece) = stream.next().await? {
+            hasher.update(&piece);
+        }
+        return Ok(Some((Staged { token: token.clone(), size: meta.size, identity }, hasher.finish())));
+    }
+    Ok(None)
 }
 
 /// What is to be published where.
@@ -155,6 +187,36 @@ impl Publisher {
     /// Publishes many objects, each with its own outcome, in their order.
     pub async fn publish_many(&self, items: Vec<Item>) -> Vec<Result<Committed>> {
         self.to.publish_direct(items).await
+    }
+
+    /// Publishes objects whose bytes were staged under another lease than this server's. Where asking again can help, the bytes of
+    /// those that fail are kept; what was prepared before and not committed goes on from there.
+    pub async fn publish_staged(&self, holder: TaskHolder, items: Vec<Item>) -> Vec<Result<Committed>> {
+        let begun = match self.to.catalog.intents_of(holder.lease).await {
+            Ok(begun) => begun,
+            Err(error) => return items.iter().map(|_| Err(error.clone().into())).collect(),
+        };
+        let mut begun: HashMap<String, Intent> =
+            begun.into_iter().map(|row| (row.token, row.intent)).collect();
+        let count = items.len();
+        let (mut prepared, mut fresh, mut fresh_at) = (Vec::new(), Vec::new(), Vec::new());
+        for (index, item) in items.into_iter().enumerate() {
+            match begun.remove(&item.1.staged.token.to_string()) {
+                Some(intent) => prepared.push(Prepared { index, intent, item }),
+                None => {
+                    fresh.push(item);
+                    fresh_at.push(index);
+                }
+            }
+        }
+        let mut results = match prepared.is_empty() {
+            true => (0..count).map(|_| Err(lost())).collect(),
+            false => finish(&self.to.catalog, &self.to.lease, prepared, count, OnFailure::Keep).await,
+        };
+        for (at, result) in fresh_at.into_iter().zip(self.to.publish(holder, fresh, OnFailure::Keep).await) {
+            results[at] = result;
+        }
+        results
     }
 
     /// Publishes one object whose bytes were staged under an upload's own lease. What was prepared before and not

@@ -22,9 +22,9 @@ use percale_mover::DataFrame;
 use percale_store::StageToken;
 
 pub use self::session::Session;
-use self::session::{Begun, Body, Writing, published};
+use self::session::{Begun, Body, Writing};
 use crate::error::{ApiError, OnPath as _, Result};
-use crate::publish::{NewObject, Publisher, StagedContent};
+use crate::publish::{NewObject, Publisher, StagedContent, find_published};
 use crate::stores::{OpenStore, Registry};
 
 /// Largest content of one object: what 32 bytes of hash for each MiB keep below 2 GiB of memory.
@@ -186,8 +186,8 @@ impl Uploads {
         }
         let own = crate::publish::version_key(row.intent.space, row.intent.version)?;
         let keys = [crate::publish::key(&row.intent.key)?, own];
-        match published(store, keys, row.identity.as_deref(), body).await? {
-            Some(begun) => Ok(begun),
+        match find_published(store, keys, (&body.token, row.identity.as_deref()), body.size).await? {
+            Some((staged, tree)) => Ok(Begun::Published(staged, tree)),
             None => {
                 // Neither staged nor published: it begins anew, without the intent that speaks of other bytes.
                 self.catalog.abandon(vec![row.intent.id]).await?;
@@ -208,8 +208,9 @@ impl Uploads {
             return Ok(Begun::Resumed);
         }
         let keys = [crate::publish::key(&arrival.key)?, crate::abroad::own_key(arrival.id)?];
-        if let Some(begun) = published(store, keys, arrival.identity.as_deref(), body).await? {
-            return Ok(begun);
+        let named = (&body.token, arrival.identity.as_deref());
+        if let Some((staged, tree)) = find_published(store, keys, named, body.size).await? {
+            return Ok(Begun::Published(staged, tree));
         }
         for ended in self.catalog.end_arrivals(vec![arrival.id], ArrivalEnd::Removed).await {
             ended?;
@@ -475,6 +476,7 @@ pub fn space_of(path: &ObjectPath) -> Result<percale_core::path::SpaceName> {
     }
 }
 
-fn owner_of(caller: &Caller) -> String {
+/// Returns how a lease names its holder.
+pub fn owner_of(caller: &Caller) -> String {
     caller.user.as_ref().map_or_else(|| "anyone".to_owned(), |user| format!("user:{user}"))
 }

@@ -25,7 +25,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("api", &["core"]),
     ("client", &["api", "mover", "trust", "store", "core"]),
     ("federation", &["catalog", "client", "trust", "api", "core"]),
-    ("mount", &["client", "store", "core"]),
+    ("mount", &["client", "api", "core"]),
     (
         "server",
         &[

@@ -15,6 +15,8 @@ words!(
         Upload = "upload",
         /// A large object that a task brings, whose holder is the task's id. It ends with the task.
         Task = "task",
+        /// A mount: what it has staged and not published yet.
+        Mount = "mount",
     }
 );
 

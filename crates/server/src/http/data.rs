@@ -9,7 +9,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use percale_api::{Problem, digest_fields, fields, media};
 use percale_catalog::OpenVersion;
 use percale_core::digest::{Algorithm, Digest, Hasher};
-use percale_core::ids::VersionId;
+use percale_core::ids::{SpaceId, VersionId};
 use percale_core::{ByteCount, ByteRange, ErrorCode, ObjectPath};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -27,16 +27,6 @@ use crate::{ApiError, AppState, Result};
 /// The routes of this file.
 pub fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new().routes(routes!(get_data, head_data)).routes(routes!(get_tree))
-}
-
-/// Which version is wanted.
-#[derive(Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub struct VersionQuery {
-    /// The version; the current one if absent.
-    #[param(value_type = Option<u64>)]
-    version: Option<VersionId>,
 }
 
 /// Which version is wanted, and what another site put into the address when it sent the client here.
@@ -247,10 +237,23 @@ async fn digest_of(app: &AppState, source: &Arc<Source>, algorithm: Algorithm) -
     digest.ok_or_else(|| ApiError::internal(format!("no {algorithm} digest was computed")))
 }
 
+/// Whose tree.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct TreeQuery {
+    /// The version; the current one if absent.
+    #[param(value_type = Option<u64>)]
+    version: Option<VersionId>,
+    /// The space, for a version that is meant wherever its object is by now; then the path is only shown.
+    #[param(value_type = Option<String>)]
+    space: Option<SpaceId>,
+}
+
 /// Returns the stored form of a version's hash tree, by which any range can be verified.
 #[utoipa::path(
     get, path = "/v1/trees/{*path}", tag = "data",
-    params(("path" = String, Path, description = "path of the object"), VersionQuery),
+    params(("path" = String, Path, description = "path of the object"), TreeQuery),
     responses(
         (status = 200, description = "the hash tree", content_type = "application/vnd.percale.hash-tree", body = Vec<u8>),
         (status = "default", description = "a problem", body = Problem, content_type = "application/problem+json"),
@@ -260,13 +263,16 @@ async fn get_tree(
     State(app): State<AppState>,
     session: Session,
     NamespacePath(path): NamespacePath,
-    Query(query): Query<VersionQuery>,
+    Query(query): Query<TreeQuery>,
 ) -> Result<Response> {
-    let open = app
-        .catalog
-        .open_object(&session.caller, &path, query.version)
-        .await
-        .map_err(|error| ApiError::from(error).with_path(&path))?;
+    let open = match (query.space, query.version) {
+        (Some(space), Some(version)) => app.catalog.open_by_id(&session.caller, space, version).await,
+        (None, version) => app.catalog.open_object(&session.caller, &path, version).await,
+        (Some(_), None) => {
+            return Err(ApiError::invalid("a space is only named together with a version").with_path(path));
+        }
+    };
+    let open = open.map_err(|error| ApiError::from(error).with_path(&path))?;
     tree_of(&app, &session, open).await
 }
 

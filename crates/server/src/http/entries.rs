@@ -10,7 +10,7 @@ use percale_api::tasks::{Task, TaskSpec};
 use percale_api::{Page, fields};
 use percale_catalog::{EntryKind, Listed, RemoveOptions};
 use percale_core::access::{Caller, Permission};
-use percale_core::ids::{EntryId, StoreId, VersionId};
+use percale_core::ids::{EntryId, LeaseId, StoreId, VersionId};
 use percale_core::{ErrorCode, ObjectPath};
 use serde::Deserialize;
 use utoipa::IntoParams;
@@ -57,6 +57,7 @@ pub(super) fn describe(path: ObjectPath, entry: percale_catalog::Entry) -> Entry
 /// Tells of copies by the names of their sites and stores. Where they lie is only for those who manage the path.
 struct Replicas {
     stores: HashMap<StoreId, (String, String)>,
+    permission: Option<Permission>,
     with_keys: bool,
 }
 
@@ -71,7 +72,7 @@ impl Replicas {
         let stores = app.catalog.all_stores().await?;
         let stores = stores.into_iter().map(|store| (store.id, (site_of(&store), store.name))).collect();
         let permission = app.catalog.permission(caller, path).await.on_path(path)?;
-        Ok(Self { stores, with_keys: permission == Some(Permission::Manage) })
+        Ok(Self { stores, permission, with_keys: permission == Some(Permission::Manage) })
     }
 
     fn describe(&self, replicas: Vec<percale_catalog::Replica>) -> Vec<Replica> {
@@ -142,6 +143,9 @@ struct ListQuery {
     #[serde(default)]
     #[param(value_type = Option<bool>)]
     replicas: Flag,
+    /// The session of a mount, which is also told where the copies lie.
+    #[param(value_type = Option<String>)]
+    mount: Option<LeaseId>,
 }
 
 /// Lists a collection, by the bytes of the names; of an object, just that.
@@ -162,10 +166,14 @@ async fn list(
     options.recursive = query.recursive.0;
     options.replicas = query.replicas.0;
     let listed = app.catalog.list(&caller, &path, options).await.on_path(&path)?;
-    let replicas = match query.replicas.0 {
+    let mut replicas = match query.replicas.0 {
         true => Some(Replicas::new(&app, &caller, &path).await?),
         false => None,
     };
+    if let (Some(known), Some(mount)) = (&mut replicas, query.mount) {
+        crate::mounts::find(&app, &caller, mount).await?;
+        known.with_keys = true;
+    }
     let entries = listed.items.into_iter().map(|Listed { path, entry, replicas: copies }| {
         let mut entry = describe(path, entry);
         entry.replicas =
@@ -173,8 +181,12 @@ async fn list(
         entry
     });
     let mut response = page(&uri, entries.collect(), listed.next);
+    let headers = response.headers_mut();
     if let Some(position) = listed.position {
-        response.headers_mut().extend(position_header(position));
+        headers.extend(position_header(position));
+    }
+    if let Some(permission) = replicas.and_then(|known| known.permission) {
+        headers.insert(fields::PERMISSION, header_value(permission.as_str()));
     }
     Ok(response)
 }

@@ -11,6 +11,7 @@ pub mod frames;
 mod grants;
 mod health;
 mod idempotency;
+mod mounts;
 pub mod observe;
 pub mod openapi;
 mod paging;
@@ -65,6 +66,7 @@ pub(crate) fn routes() -> OpenApiRouter<AppState> {
         .merge(task_events::routes())
         .merge(receipts::routes())
         .merge(events::routes())
+        .merge(mounts::routes())
 }
 
 /// The whole interface, ready to be served.

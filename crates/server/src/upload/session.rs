@@ -7,12 +7,10 @@ use percale_api::uploads::{CommitUpload, Upload};
 use percale_catalog::{Condition, Lease, TaskHolder};
 use percale_core::digest::{Algorithm, Digest, Hasher};
 use percale_core::ids::{LeaseId, StoreId};
-use percale_core::tree::{GROUP_SIZE, GroupHash, HashTree, TreeHasher, group_range, hash_group};
+use percale_core::tree::{GROUP_SIZE, GroupHash, HashTree, group_range, hash_group};
 use percale_core::{ByteCount, ByteRange, ErrorCode, ObjectPath, Timestamp};
 use percale_mover::{DataFrame, ReceivedGroups};
-use percale_store::{
-    ErrorKind, FileIdentity, ReadOptions, Stage, StageOptions, StageToken, Staged, StoreKey,
-};
+use percale_store::{Stage, StageOptions, StageToken, Staged};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, RwLock};
 
@@ -332,33 +330,4 @@ pub(super) enum Begun {
     Resumed,
     /// All of it arrived and has its key; only the catalog does not know yet.
     Published(Staged, HashTree),
-}
-
-/// Returns the file that a commit had given its key already, with its tree.
-pub(super) async fn published(
-    store: &OpenStore,
-    keys: [StoreKey; 2],
-    identity: Option<&str>,
-    body: &Body,
-) -> Result<Option<Begun>> {
-    let identity = identity.map(FileIdentity::new);
-    for key in keys {
-        let meta = match store.store.stat(&key).await {
-            Ok(meta) => meta,
-            Err(error) if error.kind() == ErrorKind::NotFound => continue,
-            Err(error) => return Err(error.into()),
-        };
-        if meta.identity.is_none() || meta.identity != identity || meta.size != body.size {
-            continue;
-        }
-        // Hashed again rather than believed: the tree beside it may not have been flushed.
-        let mut stream = store.store.read(&key, ReadOptions::default()).await?;
-        let mut hasher = TreeHasher::new();
-        while let Some(piece) = stream.next().await? {
-            hasher.update(&piece);
-        }
-        let staged = Staged { token: body.token.clone(), size: meta.size, identity };
-        return Ok(Some(Begun::Published(staged, hasher.finish())));
-    }
-    Ok(None)
 }

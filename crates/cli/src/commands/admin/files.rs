@@ -58,7 +58,7 @@ async fn compare_one(catalog: &Catalog, store: &OpenStore, findings: &mut Vec<Fi
         whole.prefix = Some(VERSIONS.parse().map_err(|error| internal(&format!("{error}")))?);
         add_files(&*store.store, whole, &mut unknown).await?;
     }
-    for kind in [LeaseKind::Server, LeaseKind::Upload] {
+    for kind in [LeaseKind::Server, LeaseKind::Upload, LeaseKind::Mount] {
         for lease in catalog.leases(kind).await.map_err(super::failure)? {
             for row in catalog.intents_of(lease.id).await.map_err(super::failure)? {
                 unknown.remove(row.intent.key.as_str());

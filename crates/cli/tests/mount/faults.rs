@@ -1,0 +1,66 @@
+//! What goes wrong.
+
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::time::{Duration, Instant};
+
+use crate::mounted::{Mounted, can_mount, listing, run, site, soon, until_listed};
+
+#[test]
+fn what_was_written_survives_the_death_of_the_mount() {
+    if !can_mount() {
+        return;
+    }
+    let (mut site, folder) = (site(), tempfile::tempdir().unwrap());
+    let mount = Mounted::start(&site, folder.path(), &[]);
+    fs::write(mount.path("published"), "early").unwrap();
+    until_listed(&site, &["/lab/published 5"]);
+    // While the server is away nothing is published, and programs go on.
+    site.kill();
+    for number in 0..20 {
+        fs::write(mount.path(&format!("closed{number:02}")), format!("bytes {number}")).unwrap();
+    }
+    let mut open = File::create(mount.path("open")).unwrap();
+    open.write_all(b"flushed").unwrap();
+    open.sync_all().unwrap();
+    let mut over = File::options().append(true).open(mount.path("published")).unwrap();
+    over.write_all(b" and late").unwrap();
+    mount.kill();
+    drop((open, over));
+    site.spawn();
+    site.wait_until_ready();
+    assert_eq!(listing(&site), ["/lab/published 5"], "nothing half-written is seen");
+
+    let mount = Mounted::start(&site, folder.path(), &[]);
+    soon("all of it", || listing(&site).len() == 22);
+    for number in 0..20 {
+        let text = fs::read_to_string(mount.path(&format!("closed{number:02}"))).unwrap();
+        assert_eq!(text, format!("bytes {number}"));
+    }
+    assert_eq!(fs::read_to_string(mount.path("open")).unwrap(), "flushed");
+    soon("what was appended", || run(&site, &["cat", "percale:/lab/published"]) == "early and late");
+    run(&site, &["check", "--deep", "percale:/lab"]);
+}
+
+#[test]
+fn programs_go_on_while_the_server_is_away() {
+    if !can_mount() {
+        return;
+    }
+    let (mut site, folder) = (site(), tempfile::tempdir().unwrap());
+    let mount = Mounted::start(&site, folder.path(), &[]);
+    fs::create_dir(mount.path("dir")).unwrap();
+    fs::write(mount.path("dir/a"), "one").unwrap();
+    until_listed(&site, &["/lab/dir -", "/lab/dir/a 3"]);
+    site.kill();
+    let began = Instant::now();
+    fs::write(mount.path("dir/b"), "two").unwrap();
+    fs::write(mount.path("dir/a"), "three").unwrap();
+    fs::rename(mount.path("dir/b"), mount.path("dir/c")).unwrap();
+    assert_eq!(fs::read_to_string(mount.path("dir/a")).unwrap(), "three");
+    assert_eq!(fs::read_dir(mount.path("dir")).unwrap().count(), 2);
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    site.spawn();
+    site.wait_until_ready();
+    until_listed(&site, &["/lab/dir -", "/lab/dir/a 5", "/lab/dir/c 3"]);
+}

@@ -1,0 +1,246 @@
+//! One mount: files and directories.
+
+use std::ffi::OsStr;
+use std::fs::{self, File, OpenOptions};
+use std::io::{ErrorKind, Read as _, Seek as _, SeekFrom, Write as _};
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _, PermissionsExt as _};
+use std::process::Command;
+use std::time::{Duration, SystemTime};
+
+use percale_testkit::process::Site;
+
+use crate::mounted::{Mounted, can_mount, listing, run, site, soon, until_listed};
+
+#[test]
+fn what_is_written_is_in_the_fabric_and_what_is_in_the_fabric_is_read() {
+    if !can_mount() {
+        return;
+    }
+    for more in [&[][..], &["--no-passthrough"]] {
+        let (site, folder) = (site(), tempfile::tempdir().unwrap());
+        let local = folder.path().join("local");
+        fs::write(&local, "from outside").unwrap();
+        run(&site, &["put", local.to_str().unwrap(), "percale:/lab/before"]);
+        let mount = Mounted::start(&site, folder.path(), more);
+        assert_eq!(mount.passthrough, more.is_empty());
+        assert_eq!(fs::read_to_string(mount.path("before")).unwrap(), "from outside");
+
+        fs::create_dir(mount.path("a")).unwrap();
+        fs::write(mount.path("a/b"), "hello").unwrap();
+        fs::write(mount.path("a/empty"), "").unwrap();
+        assert_eq!(fs::read_to_string(mount.path("a/b")).unwrap(), "hello");
+        until_listed(&site, &["/lab/a -", "/lab/a/b 5", "/lab/a/empty 0", "/lab/before 12"]);
+
+        // What others do is seen without asking.
+        run(&site, &["put", local.to_str().unwrap(), "percale:/lab/a/later"]);
+        soon("a file to appear", || mount.path("a/later").exists());
+        fs::write(&local, "other bytes").unwrap();
+        run(&site, &["put", "--overwrite", local.to_str().unwrap(), "percale:/lab/before"]);
+        soon("a file to change", || fs::read_to_string(mount.path("before")).unwrap() == "other bytes");
+        run(&site, &["mv", "percale:/lab/a/later", "percale:/lab/moved"]);
+        soon("a file to move", || mount.path("moved").exists() && !mount.path("a/later").exists());
+        run(&site, &["rm", "-y", "percale:/lab/moved"]);
+        soon("a file to go", || !mount.path("moved").exists());
+        mount.stop();
+        let wanted = ["/lab/a -", "/lab/a/b 5", "/lab/a/empty 0", "/lab/before 11"];
+        assert_eq!(listing(&site), wanted);
+        // What was published is right on the disk, too.
+        run(&site, &["check", "--deep", "percale:/lab"]);
+    }
+}
+
+#[test]
+fn files_change_as_on_a_local_disk() {
+    if !can_mount() {
+        return;
+    }
+    let (site, folder) = (site(), tempfile::tempdir().unwrap());
+    let mount = Mounted::start(&site, folder.path(), &[]);
+    let path = mount.path("file");
+    fs::write(&path, "0123456789").unwrap();
+    until_listed(&site, &["/lab/file 10"]);
+
+    // In the middle of a file that is published, and others see it at once.
+    let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+    file.write_all_at(b"xyz", 4).unwrap();
+    assert_eq!(fs::read_to_string(&path).unwrap(), "0123xyz789");
+    assert_eq!(run(&site, &["cat", "percale:/lab/file"]), "0123456789", "until it is closed");
+    drop(file);
+    soon("a change", || cat(&site, "percale:/lab/file").is_some_and(|text| text == "0123xyz789"));
+
+    // Two who append never write over one another.
+    let open = || OpenOptions::new().append(true).open(&path).unwrap();
+    let (mut one, mut other) = (open(), open());
+    for _ in 0..3 {
+        one.write_all(b"A").unwrap();
+        other.write_all(b"B").unwrap();
+    }
+    assert_eq!(fs::read_to_string(&path).unwrap(), "0123xyz789ABABAB");
+    drop((one, other));
+
+    // Sizes.
+    let file = OpenOptions::new().write(true).open(&path).unwrap();
+    file.set_len(4).unwrap();
+    file.set_len(8).unwrap();
+    assert_eq!(file.metadata().unwrap().len(), 8);
+    drop(file);
+    assert_eq!(fs::read(&path).unwrap(), b"0123\0\0\0\0");
+    until_listed(&site, &["/lab/file 8"]);
+    File::create(&path).unwrap();
+    until_listed(&site, &["/lab/file 0"]);
+
+    // A file that was removed is still there for who has it open.
+    fs::write(&path, "gone soon").unwrap();
+    let mut file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+    fs::remove_file(&path).unwrap();
+    file.write_all(b"X").unwrap();
+    file.seek(SeekFrom::Start(0)).unwrap();
+    let mut text = String::new();
+    file.read_to_string(&mut text).unwrap();
+    assert_eq!(text, "Xone soon");
+    drop(file);
+    until_listed(&site, &[]);
+
+    // O_EXCL.
+    OpenOptions::new().write(true).create_new(true).open(&path).unwrap();
+    let again = OpenOptions::new().write(true).create_new(true).open(&path).unwrap_err();
+    assert_eq!(again.kind(), ErrorKind::AlreadyExists);
+}
+
+#[test]
+fn who_reads_goes_on_with_what_was_there() {
+    if !can_mount() {
+        return;
+    }
+    let (site, folder) = (site(), tempfile::tempdir().unwrap());
+    let mount = Mounted::start(&site, folder.path(), &[]);
+    let (path, local) = (mount.path("file"), folder.path().join("local"));
+    fs::write(&local, vec![b'o'; 3 << 20]).unwrap();
+    run(&site, &["put", local.to_str().unwrap(), "percale:/lab/file"]);
+    soon("a file to appear", || path.exists());
+    let reader = File::open(&path).unwrap();
+    // Overwritten elsewhere, and then here, while it is open.
+    fs::write(&local, vec![b'n'; 3 << 20]).unwrap();
+    run(&site, &["put", "--overwrite", local.to_str().unwrap(), "percale:/lab/file"]);
+    soon("a change", || fs::read(&path).unwrap()[0] == b'n');
+    let newer = File::open(&path).unwrap();
+    fs::write(&path, "mine").unwrap();
+    assert_eq!(fs::read_to_string(&path).unwrap(), "mine");
+    for (file, byte) in [(&reader, b'o'), (&newer, b'n')] {
+        let mut bytes = vec![0; 3 << 20];
+        file.read_exact_at(&mut bytes, 0).unwrap();
+        assert!(bytes.iter().all(|found| *found == byte));
+    }
+}
+
+#[test]
+fn names_change_as_on_a_local_disk() {
+    if !can_mount() {
+        return;
+    }
+    let (site, folder) = (site(), tempfile::tempdir().unwrap());
+    let mount = Mounted::start(&site, folder.path(), &[]);
+    let kind = |error: std::io::Error| error.kind();
+    fs::create_dir_all(mount.path("a/b")).unwrap();
+    assert_eq!(kind(fs::create_dir(mount.path("a")).unwrap_err()), ErrorKind::AlreadyExists);
+    fs::write(mount.path("a/b/new"), "new").unwrap();
+    fs::write(mount.path("a/old"), "old").unwrap();
+    // In place of another, as editors do.
+    fs::rename(mount.path("a/b/new"), mount.path("a/old")).unwrap();
+    assert_eq!(fs::read_to_string(mount.path("a/old")).unwrap(), "new");
+    until_listed(&site, &["/lab/a -", "/lab/a/b -", "/lab/a/old 3"]);
+    assert_eq!(run(&site, &["cat", "percale:/lab/a/old"]), "new");
+    // While it is written.
+    let mut file = File::create(mount.path("open")).unwrap();
+    fs::rename(mount.path("open"), mount.path("a/renamed")).unwrap();
+    file.write_all(b"written afterwards").unwrap();
+    drop(file);
+    until_listed(&site, &["/lab/a -", "/lab/a/b -", "/lab/a/old 3", "/lab/a/renamed 18"]);
+    // Directories.
+    assert_eq!(kind(fs::remove_dir(mount.path("a")).unwrap_err()), ErrorKind::DirectoryNotEmpty);
+    assert_eq!(kind(fs::rename(mount.path("a"), mount.path("a/b/c")).unwrap_err()), ErrorKind::InvalidInput);
+    fs::rename(mount.path("a"), mount.path("z")).unwrap();
+    assert_eq!(fs::read_to_string(mount.path("z/old")).unwrap(), "new");
+    assert!(!mount.path("a").exists());
+    fs::remove_dir(mount.path("z/b")).unwrap();
+    until_listed(&site, &["/lab/z -", "/lab/z/old 3", "/lab/z/renamed 18"]);
+    let names: Vec<_> =
+        fs::read_dir(mount.path("z")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(names, ["old", "renamed"]);
+    fs::remove_dir_all(mount.path("z")).unwrap();
+    until_listed(&site, &[]);
+    // Names that the fabric has not.
+    let raw = mount.root().join(OsStr::from_bytes(b"\xff"));
+    assert_eq!(File::create(raw).unwrap_err().raw_os_error(), Some(rustix::io::Errno::ILSEQ.raw_os_error()));
+    assert!(fs::hard_link(mount.path("x"), mount.path("y")).is_err());
+    fs::write(mount.path("x"), "").unwrap();
+    assert_eq!(
+        kind(fs::hard_link(mount.path("x"), mount.path("y")).unwrap_err()),
+        ErrorKind::PermissionDenied
+    );
+}
+
+#[test]
+fn attributes_are_kept() {
+    if !can_mount() {
+        return;
+    }
+    let (site, folder) = (site(), tempfile::tempdir().unwrap());
+    let mount = Mounted::start(&site, folder.path(), &[]);
+    let path = mount.path("tool");
+    fs::write(&path, "#!/bin/sh\necho it runs\n").unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    let then = SystemTime::UNIX_EPOCH + Duration::from_micros(1_500_000_000_123_456);
+    File::options().write(true).open(&path).unwrap().set_modified(then).unwrap();
+    until_listed(&site, &["/lab/tool 23"]);
+    soon("it to be published", || xattr(&path, "state") == "published");
+    let before = fs::metadata(&path).unwrap();
+    assert_eq!((before.modified().unwrap(), before.mode() & 0o777), (then, 0o755));
+    assert_eq!(Command::new(&path).output().unwrap().stdout, b"it runs\n");
+    assert_eq!(xattr(&path, "path"), "/lab/tool");
+    assert_eq!(xattr(&path, "blake3").len(), 64);
+    assert_eq!(xattr(&path, "replicas").lines().count(), 1);
+    drop(mount);
+    // The next mount sees the same, and the catalog's number as the inode's.
+    let mount = Mounted::start(&site, folder.path(), &[]);
+    let after = fs::metadata(mount.path("tool")).unwrap();
+    assert_eq!((after.modified().unwrap(), after.mode() & 0o777), (then, 0o755));
+    let entry: serde_json::Value =
+        serde_json::from_str(&run(&site, &["stat", "--json", "percale:/lab/tool"])).unwrap();
+    assert_eq!(Some(after.ino()), entry["id"].as_u64());
+}
+
+/// What is in an object; nothing while it is being replaced.
+fn cat(site: &Site, path: &str) -> Option<String> {
+    let output = site.command(&["cat", path]).output().unwrap();
+    output.status.success().then(|| String::from_utf8(output.stdout).unwrap())
+}
+
+fn xattr(path: &std::path::Path, name: &str) -> String {
+    let mut value = [0_u8; 4096];
+    let len = rustix::fs::getxattr(path, format!("user.percale.{name}"), &mut value[..]).unwrap();
+    String::from_utf8(value[..len].to_vec()).unwrap()
+}
+
+#[test]
+fn a_mount_that_may_only_read_changes_nothing() {
+    if !can_mount() {
+        return;
+    }
+    let (site, folder) = (site(), tempfile::tempdir().unwrap());
+    let local = folder.path().join("local");
+    fs::write(&local, "bytes").unwrap();
+    run(&site, &["put", local.to_str().unwrap(), "percale:/lab/file"]);
+    let mount = Mounted::start(&site, folder.path(), &["--read-only"]);
+    assert_eq!(fs::read_to_string(mount.path("file")).unwrap(), "bytes");
+    for error in [
+        fs::write(mount.path("new"), "").unwrap_err(),
+        fs::write(mount.path("file"), "").unwrap_err(),
+        fs::create_dir(mount.path("dir")).unwrap_err(),
+        fs::remove_file(mount.path("file")).unwrap_err(),
+        fs::rename(mount.path("file"), mount.path("other")).unwrap_err(),
+    ] {
+        assert_eq!(error.kind(), ErrorKind::ReadOnlyFilesystem);
+    }
+}

@@ -1,0 +1,16 @@
+//! Tests of the mount: the real binary, the kernel's FUSE, and programs that know nothing of it.
+//!
+//! | module | proves |
+//! |---|---|
+//! | [`files`] | files and directories behave as on a local file system, and are in the fabric afterwards |
+//! | [`faults`] | what was written survives the death of the mount and an absence of the server |
+//! | [`two_sites`] | what one site's mount writes, another's reads; what both do agrees with a model |
+//!
+//! They need `/dev/fuse` and the right to mount. Where these are missing, each says so and passes.
+
+#![allow(clippy::unwrap_used, reason = "a test says what it expects by failing")]
+
+mod faults;
+mod files;
+mod mounted;
+mod two_sites;

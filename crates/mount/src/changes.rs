@@ -1,0 +1,474 @@
+//! What was changed through the mount and is not published yet: kept in order, published in the background, in batches.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use fuser::Errno;
+use percale_api::entries::Content;
+use percale_api::mounts::{MountChange, MountChanges, MountDone, MountResult};
+use percale_api::uploads::Condition;
+use percale_client::put::PutOptions;
+use percale_client::{Item, Outcome};
+use percale_core::{ErrorCode, ObjectPath, Position, Timestamp};
+use tokio::sync::{Notify, oneshot};
+
+use crate::error::errno;
+use crate::names::NodeId;
+use crate::object::Copy;
+use crate::session::StoreNumber;
+use crate::state::{Shared, State};
+
+/// The first pause after a failure that may pass, and the longest.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// Changes that may wait; beyond that, programs that change more are held back.
+const MOST_WAITING: usize = 50_000;
+
+/// Why a change did not come about.
+#[derive(Debug, Clone)]
+pub struct Refused {
+    code: ErrorCode,
+    detail: String,
+    is_retryable: bool,
+}
+
+/// A staged file that is to be published.
+#[derive(Debug, Clone)]
+pub struct Staged {
+    /// The node.
+    pub node: NodeId,
+    /// Where.
+    pub path: ObjectPath,
+    /// The store that it is staged in; nothing for the spool.
+    pub store: Option<StoreNumber>,
+    /// Its name there.
+    pub token: Box<str>,
+    /// Its size.
+    pub size: u64,
+    /// Its inode.
+    pub inode: u64,
+    /// When it was modified.
+    pub mtime: Timestamp,
+    /// What must be there.
+    pub condition: Condition,
+}
+
+/// A name in a collection.
+pub type Name = (NodeId, Box<str>);
+
+/// A change.
+#[derive(Debug, Clone)]
+pub enum Change {
+    /// A staged file becomes a version.
+    Publish(Staged),
+    /// Anything else.
+    Name(MountChange),
+}
+
+type Answer = oneshot::Sender<Result<MountDone, Refused>>;
+
+#[derive(Debug)]
+struct Waiting {
+    number: u64,
+    change: Change,
+    /// The names that mean something else by it.
+    names: Vec<Name>,
+    answer: Option<Answer>,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    waiting: VecDeque<Waiting>,
+    /// How many are on their way at present.
+    sent: usize,
+    /// The number of the last one that was added, and up to which all are done.
+    last: u64,
+}
+
+/// The changes that wait.
+#[derive(Debug, Default)]
+pub struct Changes {
+    queue: Mutex<Queue>,
+    added: Notify,
+    done: Notify,
+}
+
+impl Changes {
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn push(&self, change: Change, names: Vec<Name>, answer: Option<Answer>) -> u64 {
+        let mut queue = self.queue();
+        queue.last += 1;
+        let number = queue.last;
+        queue.waiting.push_back(Waiting { number, change, names, answer });
+        drop(queue);
+        self.added.notify_one();
+        number
+    }
+
+    /// Takes a change out of the queue, if it is not on its way yet. Returns the names that it was about.
+    fn take(&self, number: u64) -> Option<Vec<Name>> {
+        let mut queue = self.queue();
+        let sent = queue.sent;
+        let at = queue.waiting.iter().position(|waiting| waiting.number == number);
+        let taken = queue.waiting.remove(at.filter(|at| *at >= sent)?)?;
+        drop(queue);
+        self.done.notify_waiters();
+        Some(taken.names)
+    }
+
+    /// Tells whether anything waits or is on its way.
+    pub fn has_waiting(&self) -> bool {
+        !self.queue().waiting.is_empty()
+    }
+
+    /// Returns how many wait.
+    pub fn len(&self) -> usize {
+        self.queue().waiting.len()
+    }
+
+    /// Waits until a change is done, or everything that was added up to now.
+    pub async fn until_done(&self, number: Option<u64>) {
+        let last = number.unwrap_or(u64::MAX);
+        let last = last.min(self.queue().last);
+        loop {
+            let done = self.done.notified();
+            tokio::pin!(done);
+            // From here on it hears of the end, so none can fall between the look and the wait.
+            done.as_mut().enable();
+            if self.queue().waiting.front().is_none_or(|first| first.number > last) {
+                return;
+            }
+            done.await;
+        }
+    }
+
+    /// Waits until there is room for more.
+    pub async fn room(&self) {
+        while self.len() > MOST_WAITING {
+            let last = self.queue().waiting.front().map(|first| first.number);
+            self.until_done(last).await;
+        }
+    }
+
+    /// Tells whether programs are to be held back.
+    pub fn is_full(&self) -> bool {
+        self.len() > MOST_WAITING
+    }
+}
+
+/// What this mount does itself to a name: the journal's records of it say what is known here, or what comes before it.
+#[derive(Debug, Default)]
+pub struct Own {
+    /// Changes that are not made yet.
+    waiting: u32,
+    /// Where the last one stands in the journal.
+    until: Option<Position>,
+}
+
+/// The names that this mount changes.
+#[derive(Debug, Default)]
+pub struct Owned(HashMap<Name, Own>);
+
+impl Owned {
+    fn begin(&mut self, names: &[Name]) {
+        for name in names {
+            self.0.entry(name.clone()).or_default().waiting += 1;
+        }
+    }
+
+    fn end(&mut self, names: &[Name], position: Option<Position>) {
+        for name in names {
+            let Some(own) = self.0.get_mut(name) else { continue };
+            own.waiting = own.waiting.saturating_sub(1);
+            own.until = position.or(own.until);
+            if own.waiting == 0 && own.until.is_none() {
+                self.0.remove(name);
+            }
+        }
+    }
+
+    /// Tells whether a record of the journal about a name says nothing new, since this mount changes it itself.
+    pub fn covers(&self, parent: NodeId, name: &str, at: Option<Position>) -> bool {
+        // The key of a map of pairs cannot be borrowed in parts.
+        let Some(own) = self.0.get(&(parent, Box::from(name))) else { return false };
+        let is_before = |until: Position| at.is_none_or(|at| at.term == until.term && at.seq <= until.seq);
+        own.waiting > 0 || own.until.is_some_and(is_before)
+    }
+
+    /// Forgets what the journal has passed.
+    pub fn passed(&mut self, at: Position) {
+        self.0.retain(|_, own| {
+            own.waiting > 0
+                || own.until.is_some_and(|until| {
+                    until.space != at.space || (until.term == at.term && until.seq > at.seq)
+                })
+        });
+    }
+}
+
+impl Shared {
+    /// Adds a change. Nobody waits for it.
+    pub fn submit(&self, state: &mut State, change: Change, names: Vec<Name>) -> u64 {
+        state.owned.begin(&names);
+        self.changes.push(change, names, None)
+    }
+
+    /// Adds a change, and returns what it is waited for by.
+    pub fn ask(&self, state: &mut State, change: Change, names: Vec<Name>) -> Pending {
+        let (sender, answer) = oneshot::channel();
+        state.owned.begin(&names);
+        self.changes.push(change, names, Some(sender));
+        Pending(answer)
+    }
+
+    /// Takes a change back. Tells whether it was still waiting.
+    pub fn take_back(&self, state: &mut State, number: u64) -> bool {
+        let Some(names) = self.changes.take(number) else { return false };
+        state.owned.end(&names, None);
+        true
+    }
+}
+
+/// A change that somebody waits for.
+#[derive(Debug)]
+pub struct Pending(oneshot::Receiver<Result<MountDone, Refused>>);
+
+impl Pending {
+    /// Waits until it was made.
+    ///
+    /// # Errors
+    /// What a program is told of why it was not.
+    pub async fn done(self) -> Result<MountDone, Errno> {
+        match self.0.await {
+            Ok(outcome) => outcome.map_err(|refused| errno(refused.code)),
+            // The mount ends.
+            Err(_) => Err(Errno::EIO),
+        }
+    }
+}
+
+/// Publishes what is added, until the mount ends.
+pub async fn publish(shared: Arc<Shared>) {
+    let changes = &shared.changes;
+    let mut pause = FIRST_PAUSE;
+    loop {
+        let batch: Vec<Change> = {
+            let mut queue = changes.queue();
+            let count = batch_len(&queue.waiting);
+            queue.sent = count;
+            queue.waiting.iter().take(count).map(|waiting| waiting.change.clone()).collect()
+        };
+        if batch.is_empty() {
+            changes.added.notified().await;
+            continue;
+        }
+        let outcomes = send(&shared, &batch).await;
+        let mut again = false;
+        let mut ended = Vec::with_capacity(batch.len());
+        {
+            let mut queue = changes.queue();
+            let mut rest = VecDeque::new();
+            for outcome in outcomes {
+                let Some(waiting) = queue.waiting.pop_front() else { break };
+                match outcome {
+                    Err(refused) if refused.is_retryable && shared.session.lost().is_none() => {
+                        if !again {
+                            tracing::warn!(code = %refused.code, error = refused.detail, "a change cannot be published yet");
+                        }
+                        again = true;
+                        rest.push_back(waiting);
+                    }
+                    outcome => ended.push((waiting, outcome)),
+                }
+            }
+            queue.sent = 0;
+            while let Some(waiting) = rest.pop_back() {
+                queue.waiting.push_front(waiting);
+            }
+        }
+        for (waiting, outcome) in ended {
+            end(&shared, waiting, outcome);
+        }
+        changes.done.notify_waiters();
+        if again {
+            tokio::time::sleep(pause).await;
+            pause = LONGEST_PAUSE.min(pause * 2);
+        } else {
+            pause = FIRST_PAUSE;
+        }
+    }
+}
+
+/// Returns how many changes go into the next request: as many as it may have, but a file of the spool goes alone.
+fn batch_len(waiting: &VecDeque<Waiting>) -> usize {
+    let is_spooled =
+        |waiting: &&Waiting| matches!(&waiting.change, Change::Publish(Staged { store: None, .. }));
+    match waiting.front() {
+        Some(first) if is_spooled(&first) => 1,
+        _ => waiting.iter().take(MountChanges::MOST).take_while(|waiting| !is_spooled(waiting)).count(),
+    }
+}
+
+async fn send(shared: &Shared, batch: &[Change]) -> Vec<Result<MountDone, Refused>> {
+    if let [Change::Publish(staged @ Staged { store: None, .. })] = batch {
+        return vec![upload(shared, staged).await];
+    }
+    let wire = |change: &Change| match change {
+        Change::Name(change) => Some(change.clone()),
+        Change::Publish(staged) => Some(MountChange::Publish {
+            path: staged.path.clone(),
+            store: shared.session.store_id(staged.store?)?,
+            token: staged.token.to_string(),
+            size: staged.size,
+            mtime: staged.mtime,
+            condition: staged.condition,
+        }),
+    };
+    let wanted: Vec<MountChange> = batch.iter().filter_map(wire).collect();
+    match shared.session.client.change_by_mount(shared.session.id(), wanted).await {
+        Ok(results) => results
+            .into_iter()
+            .map(|result| match result {
+                MountResult::Done(done) => Ok(done),
+                MountResult::Failed(problem) => {
+                    let (code, is_retryable) = (problem.error_code(), problem.retryable);
+                    Err(Refused { code, detail: problem.detail, is_retryable })
+                }
+            })
+            .collect(),
+        Err(error) => {
+            let code = error.code();
+            // Without its session nothing can be published; the files stay where they are.
+            let is_over = matches!(code, ErrorCode::LeaseExpired | ErrorCode::NotFound);
+            if is_over {
+                shared.session.set_lost(error.to_string());
+            }
+            let refused = Refused { code, detail: error.to_string(), is_retryable: !is_over };
+            batch.iter().map(|_| Err(refused.clone())).collect()
+        }
+    }
+}
+
+/// Uploads a file of the spool.
+async fn upload(shared: &Shared, staged: &Staged) -> Result<MountDone, Refused> {
+    let local = shared.session.spooled(&staged.token);
+    let mut options = PutOptions::default();
+    options.overwrite = true;
+    let client = &shared.session.client;
+    let failed = |error: percale_client::Error| {
+        let is_retryable = matches!(
+            error.code(),
+            ErrorCode::SiteUnavailable | ErrorCode::Timeout | ErrorCode::CatalogUnavailable
+        );
+        Refused { code: error.code(), detail: error.to_string(), is_retryable }
+    };
+    let report = client.put_file(&local, &staged.path, &options).await.map_err(failed)?;
+    if let Some(Item { outcome: Outcome::Failed(error), .. }) = report.failures.into_iter().next() {
+        return Err(failed(error));
+    }
+    let entry = client.stat(&staged.path).await.map_err(failed)?;
+    let content = entry.content.as_ref();
+    Ok(MountDone {
+        entry: Some(entry.id),
+        version: content.map(|content| content.version),
+        root: content.and_then(|content| content.root),
+        position: None,
+    })
+}
+
+/// Takes over what became of a change.
+fn end(shared: &Shared, waiting: Waiting, outcome: Result<MountDone, Refused>) {
+    let Waiting { number, change, names, answer } = waiting;
+    let mut forget = None;
+    {
+        let mut state = shared.state();
+        let position = outcome.as_ref().ok().and_then(|done| done.position.as_deref()?.parse().ok());
+        state.owned.end(&names, position);
+        if outcome.is_err() {
+            // What is there instead is asked for.
+            for (parent, _) in &names {
+                if let Some(collection) = state.names.collection_mut(*parent) {
+                    collection.is_listed = false;
+                }
+            }
+        }
+    }
+    match (&change, &outcome) {
+        (Change::Publish(staged), Ok(done)) => published(shared, number, staged, done),
+        (Change::Publish(staged), Err(refused)) => {
+            forget = failed(shared, number, staged, refused);
+        }
+        (Change::Name(_), Ok(_)) => {}
+        (Change::Name(change), Err(refused)) => {
+            if answer.is_none() {
+                let path = change.path();
+                tracing::error!(%path, code = %refused.code, error = refused.detail, "a change was refused after a program was told that it was made");
+                forget = names.first().cloned();
+            }
+        }
+    }
+    if let Some((parent, name)) = forget {
+        shared.forget_name(parent, name);
+    }
+    if let Some(answer) = answer {
+        // Whoever waited may have gone.
+        let _ = answer.send(outcome);
+    }
+}
+
+fn published(shared: &Shared, number: u64, staged: &Staged, done: &MountDone) {
+    shared.log.done(&staged.token);
+    // The bytes lie under the object's own path, unless something else does.
+    let key = staged.path.as_str().trim_start_matches('/');
+    let copy = staged.store.and_then(|store| {
+        let stat = shared.session.stat_copy(store, key).ok()?;
+        (stat.stx_ino == staged.inode).then(|| Copy { store, key: key.into() })
+    });
+    if staged.store.is_none() {
+        shared.session.discard(None, &staged.token);
+    }
+    let mut state = shared.state();
+    if let Some(entry) = done.entry {
+        state.names.published(staged.node, entry);
+    }
+    if let Some(object) = state.names.object_mut(staged.node) {
+        if object.work.as_ref().is_some_and(|work| work.publishing == Some(number)) {
+            object.work = None;
+        }
+        if let Some(version) = done.version {
+            let is_newest = crate::names::is_older(object.content.as_ref(), version);
+            if is_newest {
+                let (size, mtime) = (staged.size, staged.mtime);
+                object.content = Some(Content { version, size, root: done.root, mtime, digests: Vec::new() });
+                object.copy = copy;
+            } else if object.copy.is_none() {
+                object.copy = copy;
+            }
+        }
+    }
+    state.names.drop_unused(staged.node);
+}
+
+/// Takes back what cannot be published. Its bytes are kept aside, where a person finds them.
+fn failed(shared: &Shared, number: u64, staged: &Staged, refused: &Refused) -> Option<(NodeId, Box<str>)> {
+    let path = &staged.path;
+    tracing::error!(
+        %path, code = %refused.code, error = refused.detail, staged = %staged.token,
+        "what a program wrote cannot be published; its bytes stay staged until the mount ends"
+    );
+    let mut state = shared.state();
+    let object = state.names.object_mut(staged.node)?;
+    if object.work.as_ref().is_some_and(|work| work.publishing == Some(number)) {
+        object.work = None;
+    }
+    let node = state.names.get(staged.node)?;
+    let name = (node.parent, node.name.clone());
+    if state.names.object(staged.node).is_some_and(|object| object.content.is_none()) {
+        state.names.unlink(staged.node);
+    }
+    Some(name)
+}

@@ -1,0 +1,561 @@
+//! Files that programs have open: how they are opened, written to a staged file, and handed over when the last writer closes them.
+//!
+//! What a program writes goes to a staged file, in the store that will have it where this host sees one. The catalog's version stays
+//! what it is until the last handle that may write is closed: then the staged file becomes a version. On this host every program sees
+//! what was written at once.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::os::unix::fs::MetadataExt as _;
+use std::sync::Arc;
+
+use fuser::{BackingId, Errno};
+use percale_api::entries::Content;
+use percale_api::uploads::Condition;
+use percale_core::Timestamp;
+use rustix::fs::Statx;
+
+use crate::changes::{Change, Staged};
+use crate::error::{from_io, from_rustix};
+use crate::names::{NodeId, What};
+use crate::object::{Copy, Object, Open, Work};
+use crate::remote::RemoteFile;
+use crate::state::{Shared, State, modified};
+
+/// What programs have open, by the number that the kernel gives back.
+#[derive(Debug, Default)]
+pub struct Handles {
+    files: HashMap<u64, Arc<Handle>>,
+    directories: HashMap<u64, Arc<[Listed]>>,
+    last: u64,
+}
+
+/// A file that is open.
+#[derive(Debug)]
+pub struct Handle {
+    /// The node.
+    pub node: NodeId,
+    /// Where its bytes are.
+    pub bytes: Bytes,
+    /// Whether it may be written.
+    pub is_writer: bool,
+}
+
+/// Where the bytes of an open file are.
+#[derive(Debug)]
+pub enum Bytes {
+    /// In a file of this host.
+    Here(File),
+    /// On another host.
+    Elsewhere(Arc<RemoteFile>),
+}
+
+/// An entry of a directory, as it was when the directory was opened.
+#[derive(Debug, Clone)]
+pub struct Listed {
+    /// Its name.
+    pub name: Box<str>,
+    /// The node.
+    pub node: NodeId,
+    /// Whether it is a directory.
+    pub is_collection: bool,
+}
+
+/// A file that was opened.
+#[derive(Debug)]
+pub struct Opened {
+    /// Its number.
+    pub handle: u64,
+    /// What the kernel reads and writes itself; nothing if it asks this process.
+    pub passthrough: Option<Arc<BackingId>>,
+}
+
+/// What stands in the way of opening a file at once.
+#[derive(Debug)]
+pub enum Obstacle {
+    /// It cannot be.
+    No(Errno),
+    /// What was written before is just being published; the number of that change.
+    Publishing(u64),
+    /// Its bytes are not on this host, and would have to be brought before they can be changed.
+    Elsewhere,
+}
+
+impl From<Errno> for Obstacle {
+    fn from(errno: Errno) -> Self {
+        Self::No(errno)
+    }
+}
+
+impl Handles {
+    fn next(&mut self) -> u64 {
+        self.last += 1;
+        self.last
+    }
+
+    /// Adds an open file.
+    pub fn add(&mut self, handle: Handle) -> u64 {
+        let number = self.next();
+        self.files.insert(number, Arc::new(handle));
+        number
+    }
+
+    /// Returns an open file.
+    pub fn get(&self, number: u64) -> Option<Arc<Handle>> {
+        self.files.get(&number).cloned()
+    }
+
+    /// Removes an open file.
+    pub fn remove(&mut self, number: u64) -> Option<Arc<Handle>> {
+        self.files.remove(&number)
+    }
+
+    /// Adds an open directory.
+    pub fn add_directory(&mut self, listed: Arc<[Listed]>) -> u64 {
+        let number = self.next();
+        self.directories.insert(number, listed);
+        number
+    }
+
+    /// Returns an open directory.
+    pub fn directory(&self, number: u64) -> Option<Arc<[Listed]>> {
+        self.directories.get(&number).cloned()
+    }
+
+    /// Removes an open directory.
+    pub fn remove_directory(&mut self, number: u64) {
+        self.directories.remove(&number);
+    }
+}
+
+/// Registers a file with the kernel.
+pub type Register<'a> = &'a dyn Fn(&File) -> std::io::Result<BackingId>;
+
+/// Returns what tells whether a file was changed.
+fn looks(stat: &Statx) -> (u64, i128, i128) {
+    let nanos =
+        |at: rustix::fs::StatxTimestamp| i128::from(at.tv_sec) * 1_000_000_000 + i128::from(at.tv_nsec);
+    (stat.stx_size, nanos(stat.stx_mtime), nanos(stat.stx_ctime))
+}
+
+impl Shared {
+    /// Makes a file and opens it. The collection must have been listed, and the name must be free.
+    ///
+    /// # Errors
+    /// What programs are told.
+    pub fn create(
+        &self,
+        state: &mut State,
+        (parent, name): (NodeId, &str),
+        (mode, is_exclusive): (u16, bool),
+        register: Register<'_>,
+    ) -> Result<(NodeId, Opened), Errno> {
+        let space = self.may_change(state, parent)?;
+        let path = self.path_in(state, parent, name)?;
+        let (file, mut work) = self.stage(mode)?;
+        work.is_exclusive = is_exclusive;
+        work.is_dirty = true;
+        work.writers = 1;
+        self.log.staged(&work.token, work.store.and_then(|store| self.session.store_id(store)), &path);
+        let object = Object { work: Some(work), mode: Some(mode), ..Object::default() };
+        let node = state.names.add_new(parent, name, space, What::Object(Box::new(object)));
+        self.touch(state, parent);
+        let opened = self.hand_out(state, node, (file, true), register);
+        Ok((node, opened))
+    }
+
+    /// Stages an empty file.
+    fn stage(&self, mode: u16) -> Result<(File, Work), Errno> {
+        let (store, token) = (self.session.for_new_data(), self.session.token());
+        let file = self.session.create_staged(store, &token, mode).map_err(from_rustix)?;
+        let work = Work {
+            store,
+            token,
+            base: None,
+            is_exclusive: false,
+            replaces: false,
+            writers: 0,
+            is_dirty: false,
+            publishing: None,
+            published_as: None,
+            begun: None,
+        };
+        Ok((file, work))
+    }
+
+    /// Gives out a handle on a file of this host, read and written by the kernel where that is possible.
+    fn hand_out(
+        &self,
+        state: &mut State,
+        node: NodeId,
+        (file, is_writer): (File, bool),
+        register: Register<'_>,
+    ) -> Opened {
+        let mut passthrough = None;
+        if let Some(object) = state.names.object_mut(node) {
+            object.open = match std::mem::take(&mut object.open) {
+                Open::Daemon(count) => Open::Daemon(count + 1),
+                Open::Passthrough(id, count) => {
+                    passthrough = Some(id.clone());
+                    Open::Passthrough(id, count + 1)
+                }
+                Open::No => match self.register(&file, register) {
+                    Some(id) => {
+                        passthrough = Some(id.clone());
+                        Open::Passthrough(id, 1)
+                    }
+                    None => Open::Daemon(1),
+                },
+            };
+        }
+        let handle = state.handles.add(Handle { node, bytes: Bytes::Here(file), is_writer });
+        Opened { handle, passthrough }
+    }
+
+    fn register(&self, file: &File, register: Register<'_>) -> Option<Arc<BackingId>> {
+        if !self.passthrough.get().copied().unwrap_or_default() {
+            return None;
+        }
+        match register(file) {
+            Ok(id) => Some(Arc::new(id)),
+            Err(error) => {
+                tracing::debug!(%error, "the kernel does not take a file; it is read through this process");
+                None
+            }
+        }
+    }
+
+    /// Opens a file for reading.
+    ///
+    /// # Errors
+    /// What stands in the way.
+    pub fn open_to_read(
+        &self,
+        state: &mut State,
+        node: NodeId,
+        register: Register<'_>,
+    ) -> Result<Opened, Obstacle> {
+        let object = state.names.object(node).ok_or(Errno::EISDIR)?;
+        if let Some(work) = &object.work {
+            return match (self.session.open_staged(work.store, &work.token), work.publishing) {
+                (Ok(file), _) => Ok(self.hand_out(state, node, (file, false), register)),
+                // It has its place already, and where that is comes with the answer.
+                (Err(rustix::io::Errno::NOENT), Some(number)) => Err(Obstacle::Publishing(number)),
+                (Err(errno), _) => Err(from_rustix(errno).into()),
+            };
+        }
+        let object = state.names.object(node).ok_or(Errno::EISDIR)?;
+        if let Some(file) = self.open_here(object) {
+            return Ok(self.hand_out(state, node, (file, false), register));
+        }
+        let content = object.content.clone().ok_or(Errno::ESTALE)?;
+        let path = self.path(state, node).ok_or(Errno::ENOENT)?;
+        let space = state.names.get(node).and_then(|node| node.space).ok_or(Errno::ENOENT)?;
+        let space = state.spaces.get(usize::from(space.0)).ok_or(Errno::ENOENT)?.id;
+        let file = self.remote.open(space, path, content);
+        let object = state.names.object_mut(node).ok_or(Errno::EISDIR)?;
+        object.open = match std::mem::take(&mut object.open) {
+            Open::No => Open::Daemon(1),
+            Open::Daemon(count) => Open::Daemon(count + 1),
+            // What the kernel reads is gone from the disk; whoever has it open goes on.
+            Open::Passthrough(id, count) => {
+                object.open = Open::Passthrough(id, count);
+                return Err(Errno::ESTALE.into());
+            }
+        };
+        let handle = Handle { node, bytes: Bytes::Elsewhere(file), is_writer: false };
+        Ok(Opened { handle: state.handles.add(handle), passthrough: None })
+    }
+
+    /// Opens the copy of a version on this host, if it is still what the catalog knows.
+    fn open_here(&self, object: &Object) -> Option<File> {
+        let Copy { store, key } = object.copy.as_ref()?;
+        let file = self.session.open_copy(*store, key).ok()?;
+        let meta = file.metadata().ok()?;
+        (meta.is_file() && meta.size() == object.size()).then_some(file)
+    }
+
+    /// Opens a file for writing. The collection that it is in must have been listed.
+    ///
+    /// # Errors
+    /// What stands in the way.
+    pub fn open_to_write(
+        &self,
+        state: &mut State,
+        node: NodeId,
+        is_truncated: bool,
+        register: Register<'_>,
+    ) -> Result<Opened, Obstacle> {
+        let file = self.to_work(state, node, is_truncated)?;
+        if let Some(work) = state.names.object_mut(node).and_then(|object| object.work.as_mut()) {
+            work.writers += 1;
+        }
+        Ok(self.hand_out(state, node, (file, true), register))
+    }
+
+    /// Returns the staged file of an object, made if there is none.
+    ///
+    /// # Errors
+    /// What stands in the way.
+    pub fn to_work(&self, state: &mut State, node: NodeId, is_truncated: bool) -> Result<File, Obstacle> {
+        let parent = state.names.get(node).ok_or(Errno::ENOENT)?.parent;
+        self.may_change(state, parent)?;
+        let object = state.names.object_mut(node).ok_or(Errno::EISDIR)?;
+        if let Some(number) = object.work.as_ref().and_then(|work| work.publishing)
+            && !self.take_back(state, number)
+        {
+            return Err(Obstacle::Publishing(number));
+        }
+        let object = state.names.object_mut(node).ok_or(Errno::EISDIR)?;
+        if let Some(work) = &mut object.work {
+            work.is_dirty |= work.publishing.take().is_some();
+            let file = self.session.open_staged(work.store, &work.token).map_err(from_rustix)?;
+            if is_truncated {
+                file.set_len(0).map_err(|error| from_io(&error))?;
+                work.is_dirty = true;
+            }
+            return Ok(file);
+        }
+        if !matches!(object.open, Open::No) {
+            // Whoever has it open goes on with what it was; the name means another node from now on, which the kernel finds when
+            // it looks again.
+            let other = Object {
+                content: object.content.clone(),
+                copy: object.copy.clone(),
+                mode: object.mode,
+                ..Object::default()
+            };
+            state.names.replace(node, What::Object(Box::new(other)));
+            return Err(Obstacle::No(Errno::ESTALE));
+        }
+        let before = match is_truncated || object.size() == 0 {
+            true => None,
+            false => Some(self.open_here(object).ok_or(Obstacle::Elsewhere)?),
+        };
+        let mode = object.mode.unwrap_or(0o644);
+        let (file, mut work) = self.stage(mode)?;
+        if let Some(before) = before
+            && let Err(error) = copy(&before, &file)
+        {
+            self.session.discard(work.store, &work.token);
+            return Err(Obstacle::No(from_io(&error)));
+        }
+        self.begin_work(state, node, &mut work, is_truncated);
+        Ok(file)
+    }
+
+    /// Notes a staged file that has the content of the version.
+    fn begin_work(&self, state: &mut State, node: NodeId, work: &mut Work, is_truncated: bool) {
+        let stat = self.session.stat_staged(work.store, &work.token).ok();
+        work.begun = stat.as_ref().map(looks);
+        if let Some(path) = self.path(state, node) {
+            self.log.staged(&work.token, work.store.and_then(|store| self.session.store_id(store)), &path);
+        }
+        if let Some(object) = state.names.object_mut(node) {
+            work.is_dirty = is_truncated && object.size() > 0;
+            work.base = object.content.as_ref().map(|content| content.version);
+            object.work = Some(work.clone());
+        }
+    }
+
+    /// Brings the bytes of a version to this host, so that they can be changed.
+    ///
+    /// # Errors
+    /// What programs are told.
+    pub async fn bring(self: &Arc<Self>, node: NodeId) -> Result<(), Errno> {
+        let (space, path, content, mode) = {
+            let state = self.state();
+            let object = state.names.object(node).ok_or(Errno::ENOENT)?;
+            let content = object.content.clone().ok_or(Errno::ESTALE)?;
+            let path = self.path(&state, node).ok_or(Errno::ENOENT)?;
+            let space = state.names.get(node).and_then(|node| node.space).ok_or(Errno::ENOENT)?;
+            let space = state.spaces.get(usize::from(space.0)).ok_or(Errno::ENOENT)?.id;
+            (space, path, content, object.mode.unwrap_or(0o644))
+        };
+        let version = content.version;
+        let remote = self.remote.open(space, path, content.clone());
+        let (file, mut work) = self.stage(mode)?;
+        let brought = self.copy_from(&remote, &content, &file).await;
+        let mut state = self.state();
+        let object = state.names.object(node);
+        let is_as_before = object.is_some_and(|object| {
+            object.work.is_none() && object.content.as_ref().is_some_and(|content| content.version == version)
+        });
+        if brought.is_err() || !is_as_before {
+            self.session.discard(work.store, &work.token);
+            return brought;
+        }
+        self.begin_work(&mut state, node, &mut work, false);
+        Ok(())
+    }
+
+    async fn copy_from(&self, remote: &Arc<RemoteFile>, content: &Content, file: &File) -> Result<(), Errno> {
+        use std::os::unix::fs::FileExt as _;
+        const PIECE: u64 = 4 << 20;
+        let mut at = 0;
+        while at < content.size {
+            let bytes = self.remote.read(remote, at, PIECE).await?;
+            let file = file.try_clone().map_err(|error| from_io(&error))?;
+            let len = bytes.len() as u64;
+            let written = tokio::task::spawn_blocking(move || file.write_all_at(&bytes, at)).await;
+            written.map_err(|_| Errno::EIO)?.map_err(|error| from_io(&error))?;
+            at += len;
+        }
+        Ok(())
+    }
+
+    /// Notes that a program closed a file. What it wrote is published if it was the last that might.
+    pub fn close(&self, state: &mut State, number: u64) {
+        let Some(handle) = state.handles.remove(number) else { return };
+        let node = handle.node;
+        if let Some(object) = state.names.object_mut(node) {
+            object.closed();
+            if handle.is_writer
+                && let Some(work) = &mut object.work
+            {
+                work.writers = work.writers.saturating_sub(1);
+            }
+        }
+        self.end_work(state, node);
+        state.names.drop_unused(node);
+    }
+
+    /// Has what was written published, if nobody writes any more and it was changed.
+    pub fn end_work(&self, state: &mut State, id: NodeId) {
+        let Some(node) = state.names.get(id) else { return };
+        let (is_linked, parent, name) = (node.is_linked, node.parent, node.name.clone());
+        let path = self.path(state, id);
+        let Some(object) = state.names.object_mut(id) else { return };
+        let is_new = object.content.is_none();
+        let is_open = !matches!(object.open, Open::No);
+        let Some(work) = &mut object.work else { return };
+        if work.writers > 0 || work.publishing.is_some() {
+            return;
+        }
+        let stat = self.session.stat_staged(work.store, &work.token).ok();
+        let is_changed = work.is_dirty || stat.as_ref().map(looks) != work.begun;
+        let (Some(stat), Some(path), true, true) = (stat, path, is_linked, is_changed || is_new) else {
+            // Readers go on with the staged file; it goes with the last of them.
+            if !is_open {
+                self.session.discard(work.store, &work.token);
+                self.log.done(&work.token);
+                object.work = None;
+            }
+            return;
+        };
+        let staged = Staged {
+            node: id,
+            path,
+            store: work.store,
+            token: work.token.clone(),
+            size: stat.stx_size,
+            inode: stat.stx_ino,
+            mtime: modified(&stat),
+            condition: if work.is_exclusive { Condition::New } else { Condition::Any },
+        };
+        let number = self.submit(state, Change::Publish(staged), vec![(parent, name)]);
+        if let Some(work) = state.names.object_mut(id).and_then(|object| object.work.as_mut()) {
+            work.publishing = Some(number);
+            work.published_as = Some((stat.stx_size, modified(&stat)));
+        }
+        self.touch(state, parent);
+    }
+
+    /// Sets when an object was modified, as a program wants it.
+    ///
+    /// # Errors
+    /// What stands in the way.
+    pub fn set_times(
+        &self,
+        state: &mut State,
+        node: NodeId,
+        times: &rustix::fs::Timestamps,
+    ) -> Result<(), Obstacle> {
+        let file = self.to_work(state, node, false)?;
+        rustix::fs::futimens(&file, times).map_err(from_rustix)?;
+        if let Some(work) = state.names.object_mut(node).and_then(|object| object.work.as_mut()) {
+            work.is_dirty = true;
+        }
+        self.end_work(state, node);
+        Ok(())
+    }
+
+    /// Sets the permission bits of an object.
+    ///
+    /// # Errors
+    /// What programs are told.
+    pub fn set_mode(&self, state: &mut State, node: NodeId, mode: u16) -> Result<(), Errno> {
+        let parent = state.names.get(node).ok_or(Errno::ENOENT)?.parent;
+        self.may_change(state, parent)?;
+        let object = state.names.object_mut(node).ok_or(Errno::EOPNOTSUPP)?;
+        if let Some(work) = &object.work {
+            let file = self.session.open_staged(work.store, &work.token).map_err(from_rustix)?;
+            rustix::fs::fchmod(&file, rustix::fs::Mode::from_raw_mode(u32::from(mode) | 0o600))
+                .map_err(from_rustix)?;
+        } else if let Some(copy) = &object.copy {
+            self.session.chmod_copy(copy.store, &copy.key, mode | 0o600).map_err(from_rustix)?;
+        }
+        object.mode = Some(mode);
+        Ok(())
+    }
+
+    /// Sets the size of an object.
+    ///
+    /// # Errors
+    /// What stands in the way.
+    pub fn set_size(
+        &self,
+        state: &mut State,
+        (node, handle): (NodeId, Option<u64>),
+        size: u64,
+    ) -> Result<(), Obstacle> {
+        if let Some(handle) = handle.and_then(|handle| state.handles.get(handle))
+            && let (Bytes::Here(file), true) = (&handle.bytes, handle.is_writer)
+        {
+            file.set_len(size).map_err(|error| from_io(&error))?;
+        } else {
+            let file = self.to_work(state, node, size == 0)?;
+            file.set_len(size).map_err(|error| from_io(&error))?;
+        }
+        if let Some(work) = state.names.object_mut(node).and_then(|object| object.work.as_mut()) {
+            work.is_dirty = true;
+        }
+        self.end_work(state, node);
+        Ok(())
+    }
+
+    /// Forgets what a file without a name has staged, unless programs still have it open.
+    pub fn drop_work(&self, state: &mut State, id: NodeId) {
+        let publishing = state.names.object(id).and_then(|object| object.work.as_ref()?.publishing);
+        if publishing.is_some_and(|number| !self.take_back(state, number)) {
+            return;
+        }
+        let Some(object) = state.names.object_mut(id) else { return };
+        let is_open = !matches!(object.open, Open::No);
+        let Some(work) = &mut object.work else { return };
+        work.publishing = None;
+        if work.writers == 0 && !is_open {
+            self.session.discard(work.store, &work.token);
+            self.log.done(&work.token);
+            object.work = None;
+        }
+    }
+}
+
+/// Copies a file, sharing its blocks where the file system can.
+fn copy(from: &File, to: &File) -> std::io::Result<()> {
+    if rustix::fs::ioctl_ficlone(to, from).is_ok() {
+        return Ok(());
+    }
+    let (mut from, mut to) = (from, to);
+    std::io::copy(&mut from, &mut to).map(drop)
+}
+
+/// Returns a time that a program wants.
+pub fn timespec(at: Timestamp) -> rustix::fs::Timespec {
+    let micros = at.as_micros();
+    rustix::fs::Timespec {
+        tv_sec: micros.div_euclid(1_000_000),
+        tv_nsec: (micros.rem_euclid(1_000_000) * 1000) as _,
+    }
+}

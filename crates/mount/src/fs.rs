@@ -1,0 +1,835 @@
+//! What the kernel asks. What can be answered from memory is answered at once; the rest runs beside.
+
+use std::ffi::OsStr;
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use fuser::{
+    BsdFileFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo,
+    InitFlags, KernelConfig, LockOwner, OpenAccMode, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate,
+    ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs,
+    ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+};
+use percale_core::Timestamp;
+
+use crate::error::{from_io, from_rustix};
+use crate::files::{Bytes, Handle, Listed, Obstacle, Opened, timespec};
+use crate::names::{NodeId, What};
+use crate::state::Shared;
+use crate::xattr;
+
+/// The file system.
+#[derive(Debug)]
+pub struct Fs {
+    shared: Arc<Shared>,
+    /// Whether the kernel may be asked to read and write copies itself.
+    wants_passthrough: bool,
+}
+
+/// Bits of `open(2)` that `create` gets as a number.
+const O_EXCL: i32 = 0o200;
+const O_TRUNC: i32 = 0o1000;
+
+impl Fs {
+    /// Makes it.
+    pub fn new(shared: Arc<Shared>, wants_passthrough: bool) -> Self {
+        Self { shared, wants_passthrough }
+    }
+
+    /// Runs what takes time.
+    fn beside<F: Future<Output = ()> + Send + 'static>(&self, work: impl FnOnce(Arc<Shared>) -> F) {
+        self.shared.runtime.spawn(work(self.shared.clone()));
+    }
+}
+
+/// Returns a name as the fabric has it: UTF-8.
+fn text(name: &OsStr) -> Result<&str, Errno> {
+    name.to_str().ok_or(Errno::EILSEQ)
+}
+
+/// A name that means nothing.
+fn nothing(owner: (u32, u32)) -> FileAttr {
+    let epoch = SystemTime::UNIX_EPOCH;
+    FileAttr {
+        ino: INodeNo(0),
+        size: 0,
+        blocks: 0,
+        atime: epoch,
+        mtime: epoch,
+        ctime: epoch,
+        crtime: epoch,
+        kind: FileType::RegularFile,
+        perm: 0,
+        nlink: 0,
+        uid: owner.0,
+        gid: owner.1,
+        rdev: 0,
+        blksize: 512,
+        flags: 0,
+    }
+}
+
+impl Shared {
+    /// Finds a name in a collection that was listed; nothing if it was not.
+    fn find(&self, parent: NodeId, name: &str) -> Result<Option<(Duration, FileAttr)>, Errno> {
+        let mut state = self.state();
+        let collection = state.names.collection(parent).ok_or(Errno::ENOTDIR)?;
+        let is_listed = collection.is_listed;
+        let Some(child) = state.names.child(parent, name) else {
+            return match is_listed {
+                // The kernel remembers that, too, until it is told otherwise.
+                true => Ok(Some((self.ttl(&state, parent), nothing(self.owner)))),
+                false => Ok(None),
+            };
+        };
+        if !is_listed {
+            return Ok(None);
+        }
+        state.names.looked_up(child);
+        let attr = self.attr(&mut state, child).ok_or(Errno::ENOENT)?;
+        Ok(Some((self.ttl(&state, child), attr)))
+    }
+
+    /// The same, listed if it was not.
+    async fn find_anyhow(&self, parent: NodeId, name: &str) -> Result<(Duration, FileAttr), Errno> {
+        self.list(parent).await?;
+        if let Some(found) = self.find(parent, name)? {
+            return Ok(found);
+        }
+        // It changes faster than it can be read; what is known is as good as any.
+        let mut state = self.state();
+        let Some(child) = state.names.child(parent, name) else {
+            return Ok((Duration::ZERO, nothing(self.owner)));
+        };
+        state.names.looked_up(child);
+        let attr = self.attr(&mut state, child).ok_or(Errno::ENOENT)?;
+        Ok((self.ttl(&state, child), attr))
+    }
+
+    fn attr_of(&self, node: NodeId) -> Result<(Duration, FileAttr), Errno> {
+        let mut state = self.state();
+        let attr = self.attr(&mut state, node).ok_or(Errno::ESTALE)?;
+        Ok((self.ttl(&state, node), attr))
+    }
+
+    /// Makes and opens a file.
+    fn create_now(
+        &self,
+        (parent, name): (NodeId, &str),
+        (mode, flags): (u16, i32),
+        register: crate::files::Register<'_>,
+    ) -> Result<(Duration, FileAttr, Opened), Obstacle> {
+        let mut state = self.state();
+        let (node, opened) = match state.names.child(parent, name) {
+            Some(_) if flags & O_EXCL != 0 => return Err(Errno::EEXIST.into()),
+            Some(node) => {
+                let opened = self.open_to_write(&mut state, node, flags & O_TRUNC != 0, register)?;
+                (node, opened)
+            }
+            None => self.create(&mut state, (parent, name), (mode, flags & O_EXCL != 0), register)?,
+        };
+        state.names.looked_up(node);
+        let attr = self.attr(&mut state, node).ok_or(Errno::ENOENT)?;
+        Ok((self.ttl(&state, node), attr, opened))
+    }
+
+    /// Waits until what stands in the way is not there any more.
+    async fn clear(self: &Arc<Self>, node: NodeId, obstacle: Obstacle) -> Result<(), Errno> {
+        match obstacle {
+            Obstacle::No(errno) => Err(errno),
+            Obstacle::Publishing(number) => {
+                self.changes.until_done(Some(number)).await;
+                Ok(())
+            }
+            Obstacle::Elsewhere => self.bring(node).await,
+        }
+    }
+
+    /// Does something to a file, and again once what stood in the way is not there any more.
+    async fn insist<T>(
+        self: &Arc<Self>,
+        node: NodeId,
+        mut attempt: impl FnMut(&Self) -> Result<T, Obstacle>,
+    ) -> Result<T, Errno> {
+        let parent = self.state().names.get(node).map(|node| node.parent).ok_or(Errno::ENOENT)?;
+        self.list(parent).await?;
+        loop {
+            // Where it fails, what stood in the way is another thing each time, or told as an error.
+            match attempt(self) {
+                Ok(done) => return Ok(done),
+                Err(obstacle) => self.clear(node, obstacle).await?,
+            }
+        }
+    }
+
+    async fn directory(&self, node: NodeId) -> Result<Arc<[Listed]>, Errno> {
+        self.list(node).await?;
+        let state = self.state();
+        let collection = state.names.collection(node).ok_or(Errno::ENOTDIR)?;
+        let parent = state.names.get(node).map_or(node, |node| node.parent);
+        let dots = [(".", node), ("..", parent)];
+        let dots = dots.map(|(name, node)| Listed { name: name.into(), node, is_collection: true });
+        let children = collection.children.iter().map(|(name, child)| {
+            let is_collection = state.names.collection(*child).is_some();
+            Listed { name: name.clone(), node: *child, is_collection }
+        });
+        Ok(dots.into_iter().chain(children).collect())
+    }
+
+    fn handle(&self, number: FileHandle) -> Result<Arc<Handle>, Errno> {
+        self.state().handles.get(number.0).ok_or(Errno::EBADF)
+    }
+}
+
+fn answer_entry(reply: ReplyEntry, outcome: Result<(Duration, FileAttr), Errno>) {
+    match outcome {
+        Ok((ttl, attr)) => reply.entry(&ttl, &attr, Generation(0)),
+        Err(errno) => reply.error(errno),
+    }
+}
+
+fn answer_attr(reply: ReplyAttr, outcome: Result<(Duration, FileAttr), Errno>) {
+    match outcome {
+        Ok((ttl, attr)) => reply.attr(&ttl, &attr),
+        Err(errno) => reply.error(errno),
+    }
+}
+
+fn answer_empty(reply: ReplyEmpty, outcome: Result<(), Errno>) {
+    match outcome {
+        Ok(()) => reply.ok(),
+        Err(errno) => reply.error(errno),
+    }
+}
+
+fn answer_open(reply: ReplyOpen, outcome: Result<Opened, Errno>) {
+    match outcome {
+        Ok(Opened { handle, passthrough: Some(id) }) => {
+            reply.opened_passthrough(FileHandle(handle), FopenFlags::empty(), &id);
+        }
+        Ok(Opened { handle, passthrough: None }) => {
+            reply.opened(FileHandle(handle), FopenFlags::FOPEN_KEEP_CACHE);
+        }
+        Err(errno) => reply.error(errno),
+    }
+}
+
+fn answer_create(reply: ReplyCreate, outcome: Result<(Duration, FileAttr, Opened), Errno>) {
+    match outcome {
+        Ok((ttl, attr, Opened { handle, passthrough: Some(id) })) => {
+            reply.created_passthrough(
+                &ttl,
+                &attr,
+                Generation(0),
+                FileHandle(handle),
+                FopenFlags::empty(),
+                &id,
+            );
+        }
+        Ok((ttl, attr, Opened { handle, passthrough: None })) => {
+            reply.created(&ttl, &attr, Generation(0), FileHandle(handle), FopenFlags::empty());
+        }
+        Err(errno) => reply.error(errno),
+    }
+}
+
+/// Returns a time that a program wants.
+fn wanted_time(time: Option<TimeOrNow>) -> rustix::fs::Timespec {
+    match time {
+        None => rustix::fs::Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT },
+        Some(TimeOrNow::Now) => rustix::fs::Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW },
+        Some(TimeOrNow::SpecificTime(at)) => {
+            let micros = match at.duration_since(SystemTime::UNIX_EPOCH) {
+                Ok(after) => i64::try_from(after.as_micros()).unwrap_or(i64::MAX),
+                Err(before) => -i64::try_from(before.duration().as_micros()).unwrap_or(i64::MAX),
+            };
+            timespec(Timestamp::from_micros(micros))
+        }
+    }
+}
+
+impl Filesystem for Fs {
+    fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
+        let wanted = [
+            // Opening with O_TRUNC is one request, so that nothing is copied to be thrown away.
+            InitFlags::FUSE_ATOMIC_O_TRUNC,
+            InitFlags::FUSE_DO_READDIRPLUS,
+            InitFlags::FUSE_READDIRPLUS_AUTO,
+            InitFlags::FUSE_PARALLEL_DIROPS,
+            InitFlags::FUSE_ASYNC_READ,
+            InitFlags::FUSE_BIG_WRITES,
+            InitFlags::FUSE_MAX_PAGES,
+            InitFlags::FUSE_CACHE_SYMLINKS,
+        ];
+        for flag in wanted {
+            // An old kernel goes without.
+            let _ = config.add_capabilities(flag);
+        }
+        let is_given = self.wants_passthrough
+            && config.add_capabilities(InitFlags::FUSE_PASSTHROUGH).is_ok()
+            && config.set_max_stack_depth(2).is_ok();
+        let _ = self.shared.passthrough.set(is_given);
+        // As much as it gives.
+        if let Err(most) = config.set_max_readahead(16 << 20) {
+            let _ = config.set_max_readahead(most);
+        }
+        let _ = config.set_max_write(1 << 20);
+        let _ = config.set_max_background(64);
+        Ok(())
+    }
+
+    fn lookup(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let name = match text(name) {
+            Ok(name) => name,
+            // Nothing has such a name.
+            Err(_) => return reply.error(Errno::ENOENT),
+        };
+        match self.shared.find(parent.0, name) {
+            Ok(Some(found)) => answer_entry(reply, Ok(found)),
+            Err(errno) => reply.error(errno),
+            Ok(None) => {
+                let name = name.to_owned();
+                self.beside(async move |shared| {
+                    answer_entry(reply, shared.find_anyhow(parent.0, &name).await);
+                });
+            }
+        }
+    }
+
+    fn forget(&self, _req: &Request, ino: INodeNo, nlookup: u64) {
+        self.shared.state().names.forget(ino.0, nlookup);
+    }
+
+    fn getattr(&self, _req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
+        answer_attr(reply, self.shared.attr_of(ino.0));
+    }
+
+    fn setattr(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        size: Option<u64>,
+        atime: Option<TimeOrNow>,
+        mtime: Option<TimeOrNow>,
+        _ctime: Option<SystemTime>,
+        fh: Option<FileHandle>,
+        _crtime: Option<SystemTime>,
+        _chgtime: Option<SystemTime>,
+        _bkuptime: Option<SystemTime>,
+        _flags: Option<BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        let owner = self.shared.owner;
+        if uid.is_some_and(|uid| uid != owner.0) || gid.is_some_and(|gid| gid != owner.1) {
+            return reply.error(Errno::EPERM);
+        }
+        let node = ino.0;
+        let is_object = self.shared.state().names.object(node).is_some();
+        if !is_object {
+            // Bits and times of directories are not kept; those who set them need not be told.
+            return answer_attr(reply, self.shared.attr_of(node));
+        }
+        self.beside(async move |shared| {
+            let change = async {
+                if let Some(mode) = mode {
+                    shared
+                        .insist(node, |shared| {
+                            Ok(shared.set_mode(&mut shared.state(), node, (mode & 0o7777) as u16)?)
+                        })
+                        .await?;
+                }
+                if let Some(size) = size {
+                    let handle = fh.map(|fh| fh.0);
+                    shared
+                        .insist(node, |shared| shared.set_size(&mut shared.state(), (node, handle), size))
+                        .await?;
+                }
+                // Only when it was read: that is not kept.
+                if mtime.is_some() {
+                    let times = rustix::fs::Timestamps {
+                        last_access: wanted_time(atime),
+                        last_modification: wanted_time(mtime),
+                    };
+                    shared.insist(node, |shared| shared.set_times(&mut shared.state(), node, &times)).await?;
+                }
+                shared.attr_of(node)
+            };
+            answer_attr(reply, change.await);
+        });
+    }
+
+    fn mknod(
+        &self,
+        _req: &Request,
+        _parent: INodeNo,
+        _name: &OsStr,
+        _mode: u32,
+        _umask: u32,
+        _rdev: u32,
+        reply: ReplyEntry,
+    ) {
+        // Regular files come by `create`.
+        reply.error(Errno::EPERM);
+    }
+
+    fn mkdir(
+        &self,
+        _req: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        _mode: u32,
+        _umask: u32,
+        reply: ReplyEntry,
+    ) {
+        match text(name) {
+            Ok(name) => {
+                let name = name.to_owned();
+                self.beside(async move |shared| {
+                    answer_entry(reply, shared.make_collection(parent.0, &name).await)
+                });
+            }
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn unlink(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let name = match text(name) {
+            Ok(name) => name,
+            Err(errno) => return reply.error(errno),
+        };
+        if let Some(outcome) = self.shared.unlink_now(parent.0, name) {
+            return answer_empty(reply, outcome);
+        }
+        let name = name.to_owned();
+        self.beside(async move |shared| answer_empty(reply, shared.unlink(parent.0, &name).await));
+    }
+
+    fn rmdir(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        match text(name) {
+            Ok(name) => {
+                let name = name.to_owned();
+                self.beside(async move |shared| {
+                    answer_empty(reply, shared.remove_collection(parent.0, &name).await)
+                });
+            }
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn symlink(&self, _req: &Request, _parent: INodeNo, _name: &OsStr, _target: &Path, reply: ReplyEntry) {
+        reply.error(Errno::EPERM);
+    }
+
+    fn link(&self, _req: &Request, _ino: INodeNo, _parent: INodeNo, _name: &OsStr, reply: ReplyEntry) {
+        reply.error(Errno::EPERM);
+    }
+
+    fn rename(
+        &self,
+        _req: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        newparent: INodeNo,
+        newname: &OsStr,
+        flags: RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        let (name, newname) = match (text(name), text(newname)) {
+            (Ok(name), Ok(newname)) => (name.to_owned(), newname.to_owned()),
+            _ => return reply.error(Errno::EILSEQ),
+        };
+        if flags.contains(RenameFlags::RENAME_EXCHANGE) || flags.contains(RenameFlags::RENAME_WHITEOUT) {
+            return reply.error(Errno::EINVAL);
+        }
+        let replaces = !flags.contains(RenameFlags::RENAME_NOREPLACE);
+        self.beside(async move |shared| {
+            let outcome = shared.rename((parent.0, &name), (newparent.0, &newname), replaces).await;
+            answer_empty(reply, outcome);
+        });
+    }
+
+    fn open(&self, _req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        let node = ino.0;
+        let is_read = flags.acc_mode() == OpenAccMode::O_RDONLY;
+        let is_truncated = flags.0 & O_TRUNC != 0;
+        let attempt = move |shared: &Shared, reply: &ReplyOpen| {
+            let register = |file: &std::fs::File| reply.open_backing(file);
+            let mut state = shared.state();
+            match is_read {
+                true => shared.open_to_read(&mut state, node, &register),
+                false => shared.open_to_write(&mut state, node, is_truncated, &register),
+            }
+        };
+        let is_ready = is_read || {
+            let state = self.shared.state();
+            let parent = state.names.get(node).map(|node| node.parent);
+            parent.and_then(|parent| state.names.collection(parent)).is_some_and(|parent| parent.is_listed)
+        };
+        if is_ready {
+            match attempt(&self.shared, &reply) {
+                Ok(opened) => return answer_open(reply, Ok(opened)),
+                Err(Obstacle::No(errno)) => return reply.error(errno),
+                Err(_) => {}
+            }
+        }
+        self.beside(async move |shared| {
+            let opened = shared.insist(node, |shared| attempt(shared, &reply)).await;
+            answer_open(reply, opened);
+        });
+    }
+
+    fn create(
+        &self,
+        _req: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        flags: i32,
+        reply: ReplyCreate,
+    ) {
+        let name = match text(name) {
+            Ok(name) => name,
+            Err(errno) => return reply.error(errno),
+        };
+        let parent = parent.0;
+        let mode = (mode & !umask & 0o7777) as u16;
+        let is_ready = self.shared.state().names.collection(parent).is_some_and(|parent| parent.is_listed);
+        if is_ready && !self.shared.changes.is_full() {
+            match self.shared.create_now((parent, name), (mode, flags), &|file| reply.open_backing(file)) {
+                Ok(made) => return answer_create(reply, Ok(made)),
+                Err(Obstacle::No(errno)) => return reply.error(errno),
+                Err(_) => {}
+            }
+        }
+        let name = name.to_owned();
+        self.beside(async move |shared| {
+            let made = async {
+                shared.changes.room().await;
+                shared.list(parent).await?;
+                loop {
+                    match shared.create_now((parent, &name), (mode, flags), &|file| reply.open_backing(file))
+                    {
+                        Ok(made) => return Ok(made),
+                        Err(obstacle) => {
+                            let node = shared.state().names.child(parent, &name).ok_or(Errno::ESTALE)?;
+                            shared.clear(node, obstacle).await?;
+                        }
+                    }
+                }
+            };
+            let made = made.await;
+            answer_create(reply, made);
+        });
+    }
+
+    fn read(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        size: u32,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        let handle = match self.shared.handle(fh) {
+            Ok(handle) => handle,
+            Err(errno) => return reply.error(errno),
+        };
+        match &handle.bytes {
+            Bytes::Here(file) => {
+                let mut bytes = vec![0; size as usize];
+                match read_full(file, &mut bytes, offset) {
+                    Ok(len) => reply.data(bytes.get(..len).unwrap_or_default()),
+                    Err(error) => reply.error(from_io(&error)),
+                }
+            }
+            Bytes::Elsewhere(remote) => {
+                let remote = remote.clone();
+                self.beside(async move |shared| {
+                    match shared.remote.read(&remote, offset, size.into()).await {
+                        Ok(bytes) => reply.data(&bytes),
+                        Err(errno) => reply.error(errno),
+                    }
+                });
+            }
+        }
+    }
+
+    fn write(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        data: &[u8],
+        _write_flags: WriteFlags,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        let written = self.shared.handle(fh).and_then(|handle| match &handle.bytes {
+            Bytes::Here(file) if handle.is_writer => {
+                file.write_all_at(data, offset).map_err(|error| from_io(&error))
+            }
+            _ => Err(Errno::EBADF),
+        });
+        match written {
+            Ok(()) => reply.written(data.len() as u32),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn flush(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        _fh: FileHandle,
+        _lock_owner: LockOwner,
+        reply: ReplyEmpty,
+    ) {
+        match self.shared.session.lost() {
+            // What was written cannot be published any more.
+            Some(_) if self.shared.changes.has_waiting() => reply.error(Errno::EIO),
+            _ => reply.ok(),
+        }
+    }
+
+    fn release(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        fh: FileHandle,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        _flush: bool,
+        reply: ReplyEmpty,
+    ) {
+        self.shared.close(&mut self.shared.state(), fh.0);
+        reply.ok();
+    }
+
+    fn fsync(&self, _req: &Request, _ino: INodeNo, fh: FileHandle, datasync: bool, reply: ReplyEmpty) {
+        let handle = match self.shared.handle(fh) {
+            Ok(handle) => handle,
+            Err(errno) => return reply.error(errno),
+        };
+        self.beside(async move |shared| {
+            let synced = tokio::task::spawn_blocking(move || {
+                if let Bytes::Here(file) = &handle.bytes {
+                    if datasync {
+                        file.sync_data()?
+                    } else {
+                        file.sync_all()?
+                    }
+                    // Where it belongs is kept as safely as what it is.
+                    shared.log.sync()?;
+                }
+                Ok(())
+            });
+            let synced = synced.await.unwrap_or_else(|error| Err(std::io::Error::other(error)));
+            answer_empty(reply, synced.map_err(|error: std::io::Error| from_io(&error)));
+        });
+    }
+
+    fn opendir(&self, _req: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        self.beside(async move |shared| {
+            let listed = shared.directory(ino.0).await;
+            answer_open(
+                reply,
+                listed.map(|listed| {
+                    let handle = shared.state().handles.add_directory(listed);
+                    Opened { handle, passthrough: None }
+                }),
+            );
+        });
+    }
+
+    fn readdir(&self, _req: &Request, _ino: INodeNo, fh: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+        let Some(listed) = self.shared.state().handles.directory(fh.0) else {
+            return reply.error(Errno::EBADF);
+        };
+        for (at, entry) in listed.iter().enumerate().skip(usize::try_from(offset).unwrap_or(usize::MAX)) {
+            let kind = if entry.is_collection { FileType::Directory } else { FileType::RegularFile };
+            if reply.add(INodeNo(entry.node), at as u64 + 1, kind, &*entry.name) {
+                break;
+            }
+        }
+        reply.ok();
+    }
+
+    fn readdirplus(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectoryPlus,
+    ) {
+        let mut state = self.shared.state();
+        let Some(listed) = state.handles.directory(fh.0) else { return reply.error(Errno::EBADF) };
+        for (at, entry) in listed.iter().enumerate().skip(usize::try_from(offset).unwrap_or(usize::MAX)) {
+            // What was removed since is not told of.
+            let Some(attr) = self.shared.attr(&mut state, entry.node) else { continue };
+            let ttl = self.shared.ttl(&state, entry.node);
+            if reply.add(INodeNo(entry.node), at as u64 + 1, &*entry.name, &ttl, &attr, Generation(0)) {
+                break;
+            }
+            if at >= 2 {
+                state.names.looked_up(entry.node);
+            }
+        }
+        drop(state);
+        reply.ok();
+    }
+
+    fn releasedir(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        fh: FileHandle,
+        _flags: OpenFlags,
+        reply: ReplyEmpty,
+    ) {
+        self.shared.state().handles.remove_directory(fh.0);
+        reply.ok();
+    }
+
+    fn fsyncdir(&self, _req: &Request, _ino: INodeNo, _fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
+        self.beside(async move |shared| {
+            shared.changes.until_done(None).await;
+            reply.ok();
+        });
+    }
+
+    fn statfs(&self, _req: &Request, _ino: INodeNo, reply: ReplyStatfs) {
+        const BLOCK: u64 = 4096;
+        match self.shared.session.room() {
+            Ok((all, free)) => {
+                let files = self.shared.state().names.len() as u64;
+                reply.statfs(
+                    all / BLOCK,
+                    free / BLOCK,
+                    free / BLOCK,
+                    files,
+                    u64::from(u32::MAX),
+                    BLOCK as u32,
+                    255,
+                    BLOCK as u32,
+                );
+            }
+            Err(errno) => reply.error(from_rustix(errno)),
+        }
+    }
+
+    fn getxattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        let Some(name) = name.to_str().and_then(xattr::Attribute::parse) else {
+            return reply.error(Errno::ENODATA);
+        };
+        self.beside(async move |shared| match xattr::value(&shared, ino.0, name).await {
+            Ok(value) if size == 0 => reply.size(value.len() as u32),
+            Ok(value) if value.len() <= size as usize => reply.data(value.as_bytes()),
+            Ok(_) => reply.error(Errno::ERANGE),
+            Err(errno) => reply.error(errno),
+        });
+    }
+
+    fn listxattr(&self, _req: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
+        let names = xattr::names(&self.shared, ino.0);
+        match size {
+            0 => reply.size(names.len() as u32),
+            size if names.len() <= size as usize => reply.data(names.as_bytes()),
+            _ => reply.error(Errno::ERANGE),
+        }
+    }
+
+    fn setxattr(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        _name: &OsStr,
+        _value: &[u8],
+        _flags: i32,
+        _position: u32,
+        reply: ReplyEmpty,
+    ) {
+        reply.error(Errno::EOPNOTSUPP);
+    }
+
+    fn removexattr(&self, _req: &Request, _ino: INodeNo, _name: &OsStr, reply: ReplyEmpty) {
+        reply.error(Errno::EOPNOTSUPP);
+    }
+
+    fn fallocate(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        length: u64,
+        mode: i32,
+        reply: ReplyEmpty,
+    ) {
+        let outcome = self.shared.handle(fh).and_then(|handle| match &handle.bytes {
+            Bytes::Here(file) if handle.is_writer => {
+                let flags = rustix::fs::FallocateFlags::from_bits_retain(mode as u32);
+                rustix::fs::fallocate(file, flags, offset, length).map_err(from_rustix)
+            }
+            _ => Err(Errno::EBADF),
+        });
+        answer_empty(reply, outcome);
+    }
+}
+
+impl Shared {
+    async fn make_collection(&self, parent: NodeId, name: &str) -> Result<(Duration, FileAttr), Errno> {
+        self.list(parent).await?;
+        let done = self.ask_for_collection(parent, name)?.done().await?;
+        let entry = match done.entry {
+            Some(entry) => entry,
+            // Another site made it, and did not say.
+            None => {
+                let path = self.path_in(&self.state(), parent, name)?;
+                self.session.client.stat(&path).await.map_err(|error| crate::error::errno(error.code()))?.id
+            }
+        };
+        let mut state = self.state();
+        let space = state.names.get(parent).and_then(|node| node.space).ok_or(Errno::ENOENT)?;
+        self.touch(&mut state, parent);
+        let node = match state.names.of_entry(space, entry) {
+            Some(node) => node,
+            None => state.names.add(
+                parent,
+                name,
+                (space, entry),
+                What::Collection(crate::names::Collection::default()),
+            ),
+        };
+        if let Some(collection) = state.names.collection_mut(node) {
+            collection.modified.get_or_insert_with(Timestamp::now);
+        }
+        state.names.looked_up(node);
+        let attr = self.attr(&mut state, node).ok_or(Errno::ENOENT)?;
+        Ok((self.ttl(&state, node), attr))
+    }
+}
+
+fn read_full(file: &std::fs::File, bytes: &mut [u8], offset: u64) -> std::io::Result<usize> {
+    let mut len = 0;
+    while let Some(rest) = bytes.get_mut(len..).filter(|rest| !rest.is_empty()) {
+        match file.read_at(rest, offset + len as u64) {
+            Ok(0) => break,
+            Ok(read) => len += read,
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(len)
+}

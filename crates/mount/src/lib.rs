@@ -1,0 +1,299 @@
+//! The workspace mount: the spaces of a fabric as directories of this host (`docs/mount.md`).
+//!
+//! **Participants.** The mount is a client of one site, its entry. Copies that lie on a store which this host sees are read and written
+//! by the kernel itself (FUSE passthrough); others come over the network. What is written is staged in the store and published in the
+//! background. The journal tells what changes elsewhere.
+//!
+//! **Goals.** Local copies at the speed of the local file system; a warm `stat` that never leaves the kernel; nothing acknowledged lost
+//! when this process is killed; no program that hangs since a site is away.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`fs`] | what the kernel asks |
+//! | [`names`] | nodes and their names |
+//! | [`object`] | what is known of a file |
+//! | [`files`] | files that programs have open |
+//! | [`tree`] | names that are made, changed and removed |
+//! | [`changes`] | what is not published yet |
+//! | [`follow`] | what changes elsewhere |
+//! | [`remote`] | bytes of other hosts |
+//! | [`session`] | the stores that this host sees |
+//! | [`log`] | what a killed process left |
+
+mod changes;
+mod error;
+mod files;
+mod follow;
+mod fs;
+mod log;
+mod names;
+mod object;
+mod remote;
+mod session;
+mod state;
+mod tree;
+mod xattr;
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use fuser::{BackgroundSession, MountOption, SessionACL};
+use percale_api::uploads::Condition;
+use percale_client::Client;
+use percale_core::{ObjectPath, Position};
+use tokio::runtime::Handle as Runtime;
+
+use crate::changes::{Change, Changes, Owned, Staged};
+use crate::files::Handles;
+use crate::fs::Fs;
+use crate::log::{Left, Log};
+use crate::names::{Names, SpaceNumber, TOP};
+use crate::remote::Remote;
+use crate::session::Session;
+use crate::state::{Shared, Space, State};
+
+pub use crate::error::{Error, Result};
+
+/// How often the session is renewed: far more often than it could lapse.
+const RENEW: Duration = Duration::from_secs(300);
+/// For how long the end of a mount waits for what is not published.
+const LAST_WAIT: Duration = Duration::from_secs(60);
+/// Bytes of other hosts that are kept on disk, unless said otherwise.
+pub const CACHE_BYTES: u64 = 10 << 30;
+
+/// How to mount.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Options {
+    /// What is mounted: a space or a collection; several spaces, each a directory; all that the caller may see, if it is empty.
+    pub paths: Vec<ObjectPath>,
+    /// Where this process keeps what it must find again, and bytes of other hosts.
+    pub state_dir: PathBuf,
+    /// Most bytes of other hosts on disk.
+    pub cache_bytes: u64,
+    /// Whether nothing may be changed.
+    pub read_only: bool,
+    /// Whether other users of the host may use it.
+    pub allow_other: bool,
+    /// Whether the kernel may read and write copies itself.
+    pub passthrough: bool,
+    /// The name of this host.
+    pub host: String,
+}
+
+impl Options {
+    /// Mounts what the caller may see.
+    pub fn new(state_dir: PathBuf, host: String) -> Self {
+        Self {
+            paths: Vec::new(),
+            state_dir,
+            cache_bytes: CACHE_BYTES,
+            read_only: false,
+            allow_other: false,
+            passthrough: true,
+            host,
+        }
+    }
+}
+
+/// A mount that is there until it is unmounted.
+#[derive(Debug)]
+pub struct Mounted {
+    shared: Arc<Shared>,
+    session: BackgroundSession,
+    work: Vec<tokio::task::JoinHandle<()>>,
+}
+
+/// Mounts at a directory.
+///
+/// # Errors
+/// What the site answers; what this host answers: no `/dev/fuse`, a directory that is not there, no right to mount.
+pub async fn mount(client: Client, at: &Path, options: Options) -> Result<Mounted> {
+    let before = log::read(&options.state_dir)?;
+    let spool = options.state_dir.join("spool");
+    let session = Session::open(client.clone(), &options.host, &spool, before.session).await?;
+    let left = if before.session == Some(session.id()) { before.left } else { BTreeMap::new() };
+    let log = Log::begin(&options.state_dir, session.id(), &left)?;
+    let session = Arc::new(session);
+    let runtime = Runtime::current();
+    let kept = (options.cache_bytes > 0).then(|| (options.state_dir.join("cache"), options.cache_bytes));
+    let (state, since) = open_spaces(&session, &options).await?;
+    let owner = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
+    let remote = Arc::new(Remote::new(client, runtime.clone(), kept));
+    let (sender, news) = std::sync::mpsc::channel();
+    let shared = Arc::new(Shared::new(
+        session.clone(),
+        state,
+        Changes::default(),
+        (remote, log),
+        (runtime.clone(), sender),
+        (owner, options.read_only),
+    ));
+    publish_left(&shared, &left);
+    {
+        let mut state = shared.state();
+        if state.names.get(TOP).is_some_and(|top| top.space.is_none()) {
+            for number in 0..state.spaces.len() {
+                shared.add_space(&mut state, SpaceNumber(u16::try_from(number).unwrap_or(u16::MAX)));
+            }
+            if let Some(top) = state.names.collection_mut(TOP) {
+                top.is_listed = true;
+            }
+        }
+    }
+    let mut work =
+        vec![runtime.spawn(changes::publish(shared.clone())), runtime.spawn(keep(session.clone()))];
+    for (number, since) in since.into_iter().enumerate() {
+        let number = SpaceNumber(u16::try_from(number).unwrap_or(u16::MAX));
+        work.push(runtime.spawn(follow::follow(shared.clone(), number, since)));
+    }
+    let mut config = fuser::Config::default();
+    config.mount_options = vec![
+        MountOption::FSName("percale".to_owned()),
+        MountOption::Subtype("percale".to_owned()),
+        MountOption::DefaultPermissions,
+        MountOption::NoAtime,
+    ];
+    if options.read_only {
+        config.mount_options.push(MountOption::RO);
+    }
+    config.acl = if options.allow_other { SessionACL::All } else { SessionACL::Owner };
+    // One answers while another waits for a disk.
+    config.n_threads = Some(2);
+    config.clone_fd = true;
+    let fs = Fs::new(shared.clone(), options.passthrough);
+    let session = fuser::spawn_mount(fs, at, &config)
+        .map_err(|error| Error::local(format!("cannot mount at {}", at.display()), error))?;
+    let notifier = session.notifier();
+    let telling = std::thread::Builder::new().name("percale-news".to_owned());
+    telling
+        .spawn(move || state::tell_kernel(&notifier, &news))
+        .map_err(|error| Error::local("cannot start a thread", error))?;
+    Ok(Mounted { shared, session, work })
+}
+
+/// Looks up what is mounted, and where the journal of each space stands.
+async fn open_spaces(session: &Session, options: &Options) -> Result<(State, Vec<Option<Position>>)> {
+    let client = &session.client;
+    let mut spaces = Vec::new();
+    let mut since = Vec::new();
+    let mut top = None;
+    let names: Vec<ObjectPath> = match options.paths.is_empty() {
+        true => client.all_spaces().await?.iter().map(|space| ObjectPath::of_space(&space.name)).collect(),
+        false => options.paths.clone(),
+    };
+    if names.len() > SpaceNumber::MOST {
+        return Err(Error::Usage(format!(
+            "at most {} spaces can be mounted at one place; name some",
+            SpaceNumber::MOST
+        )));
+    }
+    let is_one = options.paths.len() == 1;
+    for path in names {
+        let name = path.space().ok_or_else(|| Error::Usage(format!("{path} is no path of a space")))?;
+        if !is_one && !path.is_space() {
+            return Err(Error::Usage(format!("several spaces are mounted as a whole; mount {path} alone")));
+        }
+        let space = client.space(&name).await?;
+        since.push(space.position.parse().ok());
+        let entry = client.stat(&path).await?;
+        if entry.content.is_some() {
+            return Err(Error::Usage(format!("{path} is an object; a space or a collection can be mounted")));
+        }
+        top = Some(entry.id);
+        spaces.push(Space { name, id: space.id, top: path, is_followed: false });
+    }
+    let state = State {
+        names: Names::new(top.filter(|_| is_one)),
+        handles: Handles::default(),
+        spaces,
+        listing: HashMap::new(),
+        restless: HashSet::new(),
+        owned: Owned::default(),
+        listed_at: HashMap::new(),
+    };
+    Ok((state, since))
+}
+
+/// Publishes what a process that was killed had staged.
+fn publish_left(shared: &Shared, left: &BTreeMap<Box<str>, Left>) {
+    for (token, Left { path, store }) in left {
+        let number = store.and_then(|store| shared.session.number(store));
+        if store.is_some() && number.is_none() {
+            tracing::error!(%path, %token, "what was written before lies on a store that this host does not see any more");
+            continue;
+        }
+        let Ok(stat) = shared.session.stat_staged(number, token) else { continue };
+        tracing::info!(%path, bytes = stat.stx_size, "publishing what was written before this process began");
+        let staged = Staged {
+            node: 0,
+            path: path.clone(),
+            store: number,
+            token: token.clone(),
+            size: stat.stx_size,
+            inode: stat.stx_ino,
+            mtime: state::modified(&stat),
+            condition: Condition::Any,
+        };
+        shared.submit(&mut shared.state(), Change::Publish(staged), Vec::new());
+    }
+}
+
+/// Renews the session, until the mount ends.
+async fn keep(session: Arc<Session>) {
+    loop {
+        tokio::time::sleep(RENEW).await;
+        if let Err(error) = session.renew().await {
+            tracing::warn!(%error, "cannot renew the session of the mount");
+        }
+    }
+}
+
+impl Mounted {
+    /// Tells whether local copies are read and written by the kernel.
+    pub fn has_passthrough(&self) -> bool {
+        self.shared.passthrough.get().copied().unwrap_or_default()
+    }
+
+    /// Returns how many stores this host sees.
+    pub fn stores(&self) -> usize {
+        self.shared.session.stores()
+    }
+
+    /// Unmounts, and publishes what waits. What could not be published within a minute is left for the next mount.
+    ///
+    /// # Errors
+    /// The directory is in use, or the kernel does not let it go.
+    pub async fn unmount(self) -> Result<()> {
+        let Self { shared, session, work } = self;
+        let unmounted = tokio::task::spawn_blocking(move || session.umount_and_join()).await;
+        let is_published = tokio::time::timeout(LAST_WAIT, shared.changes.until_done(None)).await.is_ok();
+        for task in work {
+            task.abort();
+        }
+        if is_published {
+            if let Err(error) = shared.session.client.end_mount(shared.session.id()).await {
+                tracing::info!(%error, "the session of the mount ends by itself");
+            }
+        } else {
+            tracing::warn!(
+                changes = shared.changes.len(),
+                "not everything could be published; the next mount goes on with it"
+            );
+        }
+        let unmounted = unmounted.unwrap_or_else(|error| Err(std::io::Error::other(error)));
+        unmounted.map_err(|error| Error::local("cannot unmount", error))
+    }
+
+    /// Waits until somebody else unmounts it.
+    ///
+    /// # Errors
+    /// None so far.
+    pub async fn ended(&self) {
+        while !self.session.guard.is_finished() {
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    }
+}

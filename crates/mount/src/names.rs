@@ -1,0 +1,382 @@
+//! The namespace as this mount knows it: nodes, their names, and what is in the collections that were listed.
+//!
+//! A node id, which is also the inode number that programs see, is the entry's id in the catalog, with the number of its space above
+//! it. Two kinds of node differ, in their highest bits: one that was made here and is not published yet, and one that took the place
+//! of another which programs still have open ([`Names::replace`]). The kernel holds ids until it forgets them, so a node keeps its id
+//! as long as it is known.
+
+use std::collections::{BTreeMap, HashMap};
+
+use percale_api::entries::Content;
+use percale_core::access::Permission;
+use percale_core::ids::{EntryId, VersionId};
+use percale_core::{ObjectPath, Timestamp};
+
+use crate::object::Object;
+
+/// Names a node, to the kernel too.
+pub type NodeId = u64;
+
+/// The top of the mount.
+pub const TOP: NodeId = 1;
+
+/// Bits of an entry's id; a space would have to make a million entries a second for nine years to need more.
+const ENTRY_BITS: u32 = 48;
+/// Bits of a space's number.
+const SPACE_BITS: u32 = 12;
+/// Set in ids of nodes that are not those of their entries.
+const OWN: u64 = 1 << 63;
+
+/// A space's number within this mount.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SpaceNumber(pub u16);
+
+impl SpaceNumber {
+    /// The most spaces that one mount shows.
+    pub const MOST: usize = 1 << SPACE_BITS;
+}
+
+/// A name, and what has it.
+#[derive(Debug)]
+pub struct Node {
+    /// The space that it is in; none for the top of a mount of several.
+    pub space: Option<SpaceNumber>,
+    /// Its id in the catalog, once it is there.
+    pub entry: Option<EntryId>,
+    /// The collection that it is in.
+    pub parent: NodeId,
+    /// Its name there.
+    pub name: Box<str>,
+    /// Whether the name is still its own. Without it, it goes when nobody uses it.
+    pub is_linked: bool,
+    /// How often the kernel was told of it, and has not forgotten.
+    pub lookups: u64,
+    /// What it is.
+    pub what: What,
+}
+
+/// What a node is.
+#[derive(Debug)]
+pub enum What {
+    /// A directory.
+    Collection(Collection),
+    /// A file.
+    Object(Box<Object>),
+}
+
+/// A directory.
+#[derive(Debug, Default)]
+pub struct Collection {
+    /// What is in it, as far as it is known.
+    pub children: BTreeMap<Box<str>, NodeId>,
+    /// Whether that is everything.
+    pub is_listed: bool,
+    /// What the caller may do there, once it was listed.
+    pub permission: Option<Permission>,
+    /// When its entries last changed, as far as is known.
+    pub modified: Option<Timestamp>,
+}
+
+/// All nodes.
+#[derive(Debug)]
+pub struct Names {
+    nodes: HashMap<NodeId, Node>,
+    /// Nodes of entries whose id is not that of the entry.
+    elsewhere: HashMap<NodeId, NodeId>,
+    next_own: u64,
+}
+
+fn id_of(space: SpaceNumber, entry: EntryId) -> NodeId {
+    (u64::from(space.0) << ENTRY_BITS) | (entry.0 & ((1 << ENTRY_BITS) - 1))
+}
+
+impl Names {
+    /// Makes the table with its top: the collection of that entry of the first space, or a collection of spaces.
+    pub fn new(top: Option<EntryId>) -> Self {
+        let node = Node {
+            space: top.map(|_| SpaceNumber(0)),
+            entry: top,
+            parent: TOP,
+            name: "".into(),
+            is_linked: true,
+            lookups: 1,
+            what: What::Collection(Collection::default()),
+        };
+        let mut elsewhere = HashMap::new();
+        if let Some(entry) = top
+            && entry != EntryId::ROOT
+        {
+            elsewhere.insert(id_of(SpaceNumber(0), entry), TOP);
+        }
+        Self { nodes: HashMap::from([(TOP, node)]), elsewhere, next_own: 0 }
+    }
+
+    /// Returns a node.
+    pub fn get(&self, id: NodeId) -> Option<&Node> {
+        self.nodes.get(&id)
+    }
+
+    /// Returns a node, to change it.
+    pub fn get_mut(&mut self, id: NodeId) -> Option<&mut Node> {
+        self.nodes.get_mut(&id)
+    }
+
+    /// Returns a collection.
+    pub fn collection(&self, id: NodeId) -> Option<&Collection> {
+        match &self.nodes.get(&id)?.what {
+            What::Collection(collection) => Some(collection),
+            What::Object(_) => None,
+        }
+    }
+
+    /// Returns a collection, to change it.
+    pub fn collection_mut(&mut self, id: NodeId) -> Option<&mut Collection> {
+        match &mut self.nodes.get_mut(&id)?.what {
+            What::Collection(collection) => Some(collection),
+            What::Object(_) => None,
+        }
+    }
+
+    /// Returns an object.
+    pub fn object(&self, id: NodeId) -> Option<&Object> {
+        match &self.nodes.get(&id)?.what {
+            What::Object(object) => Some(object),
+            What::Collection(_) => None,
+        }
+    }
+
+    /// Returns an object, to change it.
+    pub fn object_mut(&mut self, id: NodeId) -> Option<&mut Object> {
+        match &mut self.nodes.get_mut(&id)?.what {
+            What::Object(object) => Some(object),
+            What::Collection(_) => None,
+        }
+    }
+
+    /// Returns the node of an entry, if it is known.
+    pub fn of_entry(&self, space: SpaceNumber, entry: EntryId) -> Option<NodeId> {
+        let id = id_of(space, entry);
+        match self.elsewhere.get(&id) {
+            Some(other) => Some(*other),
+            None => self.nodes.contains_key(&id).then_some(id),
+        }
+    }
+
+    /// Returns what has a name.
+    pub fn child(&self, parent: NodeId, name: &str) -> Option<NodeId> {
+        self.collection(parent)?.children.get(name).copied()
+    }
+
+    /// Adds a node for an entry of the catalog, which must not be known yet.
+    pub fn add(
+        &mut self,
+        parent: NodeId,
+        name: &str,
+        (space, entry): (SpaceNumber, EntryId),
+        what: What,
+    ) -> NodeId {
+        let id = id_of(space, entry);
+        let id = match self.nodes.contains_key(&id) {
+            // An old node that programs still have open has it.
+            true => self.own_id(Some(id)),
+            false => id,
+        };
+        self.insert(id, Node { space: Some(space), entry: Some(entry), ..new_node(parent, name, what) });
+        id
+    }
+
+    /// Adds a node that is not in the catalog yet.
+    pub fn add_new(&mut self, parent: NodeId, name: &str, space: SpaceNumber, what: What) -> NodeId {
+        let id = self.own_id(None);
+        self.insert(id, Node { space: Some(space), ..new_node(parent, name, what) });
+        id
+    }
+
+    fn own_id(&mut self, entry: Option<NodeId>) -> NodeId {
+        self.next_own += 1;
+        let id = OWN | self.next_own;
+        if let Some(entry) = entry {
+            self.elsewhere.insert(entry, id);
+        }
+        id
+    }
+
+    fn insert(&mut self, id: NodeId, node: Node) {
+        let (parent, name) = (node.parent, node.name.clone());
+        self.nodes.insert(id, node);
+        if let Some(collection) = self.collection_mut(parent) {
+            collection.children.insert(name, id);
+        }
+    }
+
+    /// Notes the id that a node got in the catalog.
+    pub fn published(&mut self, id: NodeId, entry: EntryId) {
+        let Some(node) = self.nodes.get_mut(&id) else { return };
+        if node.entry == Some(entry) {
+            return;
+        }
+        node.entry = Some(entry);
+        if let Some(space) = node.space {
+            let natural = id_of(space, entry);
+            if natural != id {
+                self.elsewhere.insert(natural, id);
+            }
+        }
+    }
+
+    /// Puts another node in the place of one that programs have open, and that keeps what it is.
+    pub fn replace(&mut self, id: NodeId, what: What) -> Option<NodeId> {
+        let old = self.nodes.get_mut(&id)?;
+        let (space, entry, parent, name) = (old.space?, old.entry.take(), old.parent, old.name.clone());
+        old.is_linked = false;
+        let new = self.own_id(entry.map(|entry| id_of(space, entry)));
+        self.insert(new, Node { space: Some(space), entry, ..new_node(parent, &name, what) });
+        Some(new)
+    }
+
+    /// Gives a node another name, and takes it from whatever had it, which is returned.
+    pub fn rename(&mut self, id: NodeId, parent: NodeId, name: &str) -> Option<NodeId> {
+        let replaced = self.child(parent, name).filter(|child| *child != id);
+        if let Some(replaced) = replaced {
+            self.unlink(replaced);
+        }
+        let node = self.nodes.get_mut(&id)?;
+        let (old_parent, old_name) = (node.parent, std::mem::replace(&mut node.name, name.into()));
+        node.parent = parent;
+        if let Some(old) = self.collection_mut(old_parent)
+            && old.children.get(&old_name) == Some(&id)
+        {
+            old.children.remove(&old_name);
+        }
+        if let Some(new) = self.collection_mut(parent) {
+            new.children.insert(name.into(), id);
+        }
+        replaced
+    }
+
+    /// Takes its name from a node.
+    pub fn unlink(&mut self, id: NodeId) {
+        let Some(node) = self.nodes.get_mut(&id) else { return };
+        node.is_linked = false;
+        let (parent, name) = (node.parent, node.name.clone());
+        if let (Some(space), Some(entry)) = (node.space, node.entry) {
+            let natural = id_of(space, entry);
+            if self.elsewhere.get(&natural) == Some(&id) {
+                self.elsewhere.remove(&natural);
+            }
+        }
+        if let Some(collection) = self.collection_mut(parent)
+            && collection.children.get(&name) == Some(&id)
+        {
+            collection.children.remove(&name);
+        }
+        self.drop_unused(id);
+    }
+
+    /// Notes that the kernel was told of a node.
+    pub fn looked_up(&mut self, id: NodeId) {
+        if let Some(node) = self.nodes.get_mut(&id) {
+            node.lookups += 1;
+        }
+    }
+
+    /// Notes that the kernel forgot a node.
+    pub fn forget(&mut self, id: NodeId, count: u64) {
+        if let Some(node) = self.nodes.get_mut(&id) {
+            node.lookups = node.lookups.saturating_sub(count);
+        }
+        self.drop_unused(id);
+    }
+
+    /// Removes a node that has no name and that nobody uses.
+    pub fn drop_unused(&mut self, id: NodeId) {
+        let Some(node) = self.nodes.get(&id) else { return };
+        let is_open = matches!(&node.what, What::Object(object) if object.is_in_use());
+        if !node.is_linked && node.lookups == 0 && !is_open {
+            self.nodes.remove(&id);
+        }
+    }
+
+    /// Forgets what is in a collection, but for what programs use and what is not published yet. Returns the names that went.
+    pub fn forget_children(&mut self, id: NodeId) -> Vec<Box<str>> {
+        let Some(collection) = self.collection_mut(id) else { return Vec::new() };
+        collection.is_listed = false;
+        collection.permission = None;
+        collection.children.keys().cloned().collect()
+    }
+
+    /// Returns where a node is, from the top of the mount on, the names of the nodes above it first.
+    pub fn components(&self, id: NodeId) -> Option<Vec<&str>> {
+        let mut names = Vec::new();
+        let mut at = id;
+        while at != TOP {
+            let node = self.nodes.get(&at)?;
+            if !node.is_linked {
+                return None;
+            }
+            names.push(&*node.name);
+            at = node.parent;
+        }
+        names.reverse();
+        Some(names)
+    }
+
+    /// Tells whether a node is another one, or below it.
+    pub fn is_within(&self, id: NodeId, ancestor: NodeId) -> bool {
+        let mut at = id;
+        loop {
+            if at == ancestor {
+                return true;
+            }
+            match self.nodes.get(&at) {
+                Some(node) if at != TOP => at = node.parent,
+                _ => return false,
+            }
+        }
+    }
+
+    /// Returns the object whose current version that is. Looks at all nodes.
+    pub fn of_version(&mut self, space: SpaceNumber, version: VersionId) -> Option<&mut Object> {
+        self.nodes.values_mut().filter(|node| node.space == Some(space)).find_map(|node| {
+            match &mut node.what {
+                What::Object(object)
+                    if object.content.as_ref().is_some_and(|content| content.version == version) =>
+                {
+                    Some(&mut **object)
+                }
+                _ => None,
+            }
+        })
+    }
+
+    /// Returns all collections.
+    pub fn collections(&self) -> Vec<NodeId> {
+        self.nodes
+            .iter()
+            .filter(|(_, node)| matches!(node.what, What::Collection(_)))
+            .map(|(id, _)| *id)
+            .collect()
+    }
+
+    /// Returns how many nodes there are.
+    pub fn len(&self) -> usize {
+        self.nodes.len()
+    }
+}
+
+fn new_node(parent: NodeId, name: &str, what: What) -> Node {
+    Node { space: None, entry: None, parent, name: name.into(), is_linked: true, lookups: 0, what }
+}
+
+/// Joins names to a path below another.
+///
+/// # Errors
+/// In words, if it is none.
+pub fn join(top: &ObjectPath, components: &[&str]) -> Result<ObjectPath, String> {
+    components.iter().try_fold(top.clone(), |path, name| path.join(name)).map_err(|error| error.to_string())
+}
+
+/// Tells whether a content is an older one than a version.
+pub fn is_older(content: Option<&Content>, version: VersionId) -> bool {
+    content.is_none_or(|content| content.version < version)
+}

@@ -1,0 +1,113 @@
+//! A file of the mount: what is known of its content, and how it is open.
+
+use std::sync::Arc;
+
+use fuser::BackingId;
+use percale_api::entries::Content;
+use percale_core::Timestamp;
+use percale_core::ids::VersionId;
+
+use crate::session::StoreNumber;
+
+/// A file.
+#[derive(Debug, Default)]
+pub struct Object {
+    /// The current version, if it has one.
+    pub content: Option<Content>,
+    /// A good copy of it on a store that this host sees.
+    pub copy: Option<Copy>,
+    /// What is written and not published yet.
+    pub work: Option<Work>,
+    /// How programs have it open.
+    pub open: Open,
+    /// Its permission bits, where they are known.
+    pub mode: Option<u16>,
+}
+
+/// A copy that this host sees.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Copy {
+    /// The store.
+    pub store: StoreNumber,
+    /// Where it lies there.
+    pub key: Box<str>,
+}
+
+/// A staged file that programs write to.
+#[derive(Debug, Clone)]
+pub struct Work {
+    /// The store that it is staged in; nothing for the spool of this host.
+    pub store: Option<StoreNumber>,
+    /// Its name there.
+    pub token: Box<str>,
+    /// The version that it began with.
+    pub base: Option<VersionId>,
+    /// Whether the object was made with `O_EXCL`.
+    pub is_exclusive: bool,
+    /// Whether the catalog has another object under its name, which goes when this one is published.
+    pub replaces: bool,
+    /// Handles that may write.
+    pub writers: u32,
+    /// Whether it has to be published.
+    pub is_dirty: bool,
+    /// The number of the change that publishes it, once it is on its way.
+    pub publishing: Option<u64>,
+    /// Its size and when it was modified, as it is published: it has another name by then.
+    pub published_as: Option<(u64, Timestamp)>,
+    /// The size, the modification and the change time that it had when it was opened.
+    pub begun: Option<(u64, i128, i128)>,
+}
+
+/// How programs have a file open. The kernel allows one way for each node as long as any handle is open.
+#[derive(Debug, Default)]
+pub enum Open {
+    /// Not at all.
+    #[default]
+    No,
+    /// Through this process, by so many handles.
+    Daemon(u32),
+    /// By the kernel alone, by so many handles.
+    Passthrough(Arc<BackingId>, u32),
+}
+
+impl Object {
+    /// A file that is in the catalog.
+    pub fn of_content(content: Content, copy: Option<Copy>) -> Self {
+        Self { content: Some(content), copy, ..Self::default() }
+    }
+
+    /// Tells whether programs have it open, or something of it is not published.
+    pub fn is_in_use(&self) -> bool {
+        !matches!(self.open, Open::No) || self.work.is_some()
+    }
+
+    /// Tells whether it is on its way to being published.
+    pub fn is_publishing(&self) -> bool {
+        self.work.as_ref().is_some_and(|work| work.publishing.is_some())
+    }
+
+    /// Tells whether the catalog has another object under its name, which goes when this one is published.
+    pub fn replaces(&self) -> bool {
+        self.work.as_ref().is_some_and(|work| work.replaces)
+    }
+
+    /// Returns its size, as far as the catalog knows.
+    pub fn size(&self) -> u64 {
+        self.content.as_ref().map_or(0, |content| content.size)
+    }
+
+    /// Returns when it was modified, as far as the catalog knows.
+    pub fn mtime(&self) -> Timestamp {
+        self.content.as_ref().map_or(Timestamp::from_micros(0), |content| content.mtime)
+    }
+
+    /// Notes that a handle is gone.
+    pub fn closed(&mut self) {
+        self.open = match std::mem::take(&mut self.open) {
+            Open::No => Open::No,
+            Open::Daemon(count) if count > 1 => Open::Daemon(count - 1),
+            Open::Passthrough(id, count) if count > 1 => Open::Passthrough(id, count - 1),
+            Open::Daemon(_) | Open::Passthrough(..) => Open::No,
+        };
+    }
+}

@@ -1,0 +1,266 @@
+//! The session of a mount at its site: which stores this host sees, and where files are staged in them.
+
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::RwLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use percale_api::mounts::Mount;
+use percale_client::Client;
+use percale_core::ids::{LeaseId, StoreId};
+use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, Statx, StatxFlags};
+use rustix::io::Errno;
+
+use crate::error::{Error, Result};
+
+/// A store's number within this mount.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct StoreNumber(pub u16);
+
+/// A store that this host sees.
+#[derive(Debug)]
+struct Seen {
+    id: StoreId,
+    takes_data: bool,
+    root: OwnedFd,
+    stage: OwnedFd,
+}
+
+/// The session.
+#[derive(Debug)]
+pub struct Session {
+    /// Asks the site.
+    pub client: Client,
+    id: LeaseId,
+    seen: Vec<Seen>,
+    /// Where files are written that no store on this host takes.
+    spool: OwnedFd,
+    spool_path: PathBuf,
+    next: AtomicU64,
+    prefix: String,
+    lost: RwLock<Option<String>>,
+}
+
+/// Names of fields that change when the content of a file does.
+const CONTENT: StatxFlags = StatxFlags::BASIC_STATS;
+
+impl Session {
+    /// Opens the session that is to be gone on with, or a new one, and looks which stores can be seen.
+    ///
+    /// # Errors
+    /// What the site answers; what the spool's directory answers.
+    pub async fn open(client: Client, host: &str, spool: &Path, before: Option<LeaseId>) -> Result<Self> {
+        let renewed = match before {
+            Some(id) => client.renew_mount(id).await.ok(),
+            None => None,
+        };
+        let mount = match renewed {
+            Some(mount) => mount,
+            None => client.open_mount(host).await?,
+        };
+        std::fs::create_dir_all(spool)
+            .map_err(|error| Error::local(format!("cannot make {}", spool.display()), error))?;
+        let spool_fd = directory(spool)
+            .map_err(|errno| Error::local(format!("cannot open {}", spool.display()), errno.into()))?;
+        let seen = mount.stores.iter().filter_map(|store| {
+            let root = Path::new(&store.root);
+            match see(&mount, root) {
+                Ok((root, stage)) => Some(Seen { id: store.id, takes_data: store.takes_data, root, stage }),
+                Err(errno) => {
+                    tracing::info!(store = store.name, root = store.root, %errno, "this host does not see a store; its files go over the network");
+                    None
+                }
+            }
+        });
+        let seen: Vec<Seen> = seen.collect();
+        Ok(Self {
+            client,
+            id: mount.id,
+            seen,
+            spool: spool_fd,
+            spool_path: spool.to_owned(),
+            next: AtomicU64::new(0),
+            // Tokens of an earlier process of the same session must not come again.
+            prefix: format!(
+                "{:x}",
+                std::time::SystemTime::now()
+                    .duration_since(std::time::UNIX_EPOCH)
+                    .unwrap_or_default()
+                    .as_micros()
+            ),
+            lost: RwLock::new(None),
+        })
+    }
+
+    /// Returns the session's id.
+    pub fn id(&self) -> LeaseId {
+        self.id
+    }
+
+    /// Returns how many stores this host sees.
+    pub fn stores(&self) -> usize {
+        self.seen.len()
+    }
+
+    /// Returns the number of a store, if this host sees it.
+    pub fn number(&self, id: StoreId) -> Option<StoreNumber> {
+        let at = self.seen.iter().position(|seen| seen.id == id)?;
+        u16::try_from(at).ok().map(StoreNumber)
+    }
+
+    /// Returns the id of a store.
+    pub fn store_id(&self, store: StoreNumber) -> Option<StoreId> {
+        self.seen.get(usize::from(store.0)).map(|seen| seen.id)
+    }
+
+    /// Returns the store that new files go to; nothing if they go to the spool.
+    pub fn for_new_data(&self) -> Option<StoreNumber> {
+        let at = self.seen.iter().position(|seen| seen.takes_data)?;
+        u16::try_from(at).ok().map(StoreNumber)
+    }
+
+    fn seen(&self, store: StoreNumber) -> Result<&Seen, Errno> {
+        self.seen.get(usize::from(store.0)).ok_or(Errno::STALE)
+    }
+
+    /// Opens a copy. No link is followed, and nothing outside the store is opened, whatever lies there.
+    ///
+    /// # Errors
+    /// What the file system answers.
+    pub fn open_copy(&self, store: StoreNumber, key: &str) -> Result<File, Errno> {
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let fd = rustix::fs::openat2(&self.seen(store)?.root, key, flags, Mode::empty(), resolve)?;
+        Ok(File::from(fd))
+    }
+
+    /// Looks at a copy.
+    ///
+    /// # Errors
+    /// What the file system answers.
+    pub fn stat_copy(&self, store: StoreNumber, key: &str) -> Result<Statx, Errno> {
+        rustix::fs::statx(&self.seen(store)?.root, key, AtFlags::SYMLINK_NOFOLLOW, CONTENT)
+    }
+
+    /// Changes the permission bits of a copy.
+    ///
+    /// # Errors
+    /// What the file system answers.
+    pub fn chmod_copy(&self, store: StoreNumber, key: &str, mode: u16) -> Result<(), Errno> {
+        rustix::fs::fchmod(self.open_copy(store, key)?, Mode::from_raw_mode(mode.into()))
+    }
+
+    /// Returns a name for a staged file that was never used before.
+    pub fn token(&self) -> Box<str> {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        format!("{}-{number:x}", self.prefix).into()
+    }
+
+    fn stage(&self, store: Option<StoreNumber>) -> Result<&OwnedFd, Errno> {
+        match store {
+            Some(store) => Ok(&self.seen(store)?.stage),
+            None => Ok(&self.spool),
+        }
+    }
+
+    /// Makes a staged file.
+    ///
+    /// # Errors
+    /// What the file system answers.
+    pub fn create_staged(&self, store: Option<StoreNumber>, token: &str, mode: u16) -> Result<File, Errno> {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        // It belongs to the store's service, which must be able to read it whatever a program wants others to do with it.
+        let mode = Mode::from_raw_mode(u32::from(mode) | 0o600);
+        Ok(File::from(rustix::fs::openat(self.stage(store)?, token, flags, mode)?))
+    }
+
+    /// Opens a staged file.
+    ///
+    /// # Errors
+    /// What the file system answers.
+    pub fn open_staged(&self, store: Option<StoreNumber>, token: &str) -> Result<File, Errno> {
+        let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        Ok(File::from(rustix::fs::openat(self.stage(store)?, token, flags, Mode::empty())?))
+    }
+
+    /// Looks at a staged file.
+    ///
+    /// # Errors
+    /// What the file system answers.
+    pub fn stat_staged(&self, store: Option<StoreNumber>, token: &str) -> Result<Statx, Errno> {
+        rustix::fs::statx(self.stage(store)?, token, AtFlags::SYMLINK_NOFOLLOW, CONTENT)
+    }
+
+    /// Removes a staged file.
+    pub fn discard(&self, store: Option<StoreNumber>, token: &str) {
+        let Ok(stage) = self.stage(store) else { return };
+        if let Err(errno) = rustix::fs::unlinkat(stage, token, AtFlags::empty())
+            && errno != Errno::NOENT
+        {
+            tracing::warn!(token, %errno, "cannot remove a staged file; it goes when the mount ends");
+        }
+    }
+
+    /// Returns the path of a file in the spool.
+    pub fn spooled(&self, token: &str) -> PathBuf {
+        self.spool_path.join(token)
+    }
+
+    /// Returns how much room there is where new files go: all and free, in bytes.
+    ///
+    /// # Errors
+    /// What the file system answers.
+    pub fn room(&self) -> Result<(u64, u64), Errno> {
+        let at = match self.for_new_data() {
+            Some(store) => &self.seen(store)?.root,
+            None => &self.spool,
+        };
+        let room = rustix::fs::fstatvfs(at)?;
+        Ok((room.f_blocks * room.f_frsize, room.f_bavail * room.f_frsize))
+    }
+
+    /// Renews the session.
+    ///
+    /// # Errors
+    /// What the site answers; the session is over if it is `not_found` or `lease_expired`.
+    pub async fn renew(&self) -> Result<()> {
+        self.client.renew_mount(self.id).await?;
+        Ok(())
+    }
+
+    /// Notes why nothing can be published any more.
+    pub fn set_lost(&self, why: String) {
+        *self.lost.write().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(why);
+    }
+
+    /// Tells why nothing can be published any more.
+    pub fn lost(&self) -> Option<String> {
+        self.lost.read().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
+    }
+}
+
+fn directory(path: &Path) -> Result<OwnedFd, Errno> {
+    rustix::fs::open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+}
+
+/// Opens the root of a store and the session's directory there, if it is the store that the site speaks of.
+fn see(mount: &Mount, root: &Path) -> Result<(OwnedFd, OwnedFd), Errno> {
+    let root = directory(root)?;
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let stage = rustix::fs::openat(&root, mount.stage_dir(), flags, Mode::empty())?;
+    let proof = rustix::fs::openat(
+        &stage,
+        Mount::PROOF,
+        OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC,
+        Mode::empty(),
+    )?;
+    let mut text = [0_u8; 64];
+    let len = rustix::io::read(&proof, &mut text)?;
+    // Another store may be mounted at the same place on another host.
+    if text.get(..len) == Some(mount.id.to_string().as_bytes()) {
+        Ok((root, stage))
+    } else {
+        Err(Errno::STALE)
+    }
+}

@@ -1,0 +1,487 @@
+//! What all parts of a mount share, and what is asked of it most: attributes, paths and listings.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use fuser::{Errno, FileAttr, FileType, INodeNo, Notifier};
+use percale_api::entries::{Entry, Kind};
+use percale_core::access::Permission;
+use percale_core::ids::{EntryId, SpaceId};
+use percale_core::path::SpaceName;
+use percale_core::state::ReplicaState;
+use percale_core::{ObjectPath, Position, Timestamp};
+use rustix::fs::Statx;
+use tokio::runtime::Handle as Runtime;
+
+use crate::changes::{Changes, Owned};
+use crate::error::errno;
+use crate::files::Handles;
+use crate::log::Log;
+use crate::names::{Collection, Names, NodeId, SpaceNumber, TOP, What};
+use crate::object::{Copy, Object};
+use crate::remote::Remote;
+use crate::session::Session;
+
+/// For how long the kernel believes what it was told, since it is told when it is not so any more.
+const BELIEF: Duration = Duration::from_secs(3600);
+/// The same while the journal of a space cannot be followed.
+const BLIND_BELIEF: Duration = Duration::from_secs(1);
+/// For how long a listing waits for what was changed here before.
+const PUBLISH_WAIT: Duration = Duration::from_secs(5);
+/// How often a listing that changes while it is read is begun again.
+const LISTINGS: usize = 3;
+
+/// A space that is mounted.
+#[derive(Debug)]
+pub struct Space {
+    /// Its name.
+    pub name: SpaceName,
+    /// Its id.
+    pub id: SpaceId,
+    /// The path of the collection that is mounted.
+    pub top: ObjectPath,
+    /// Whether its journal is followed. Else nothing that is known of it is believed for long.
+    pub is_followed: bool,
+}
+
+/// What changes, behind one lock.
+#[derive(Debug)]
+pub struct State {
+    /// The nodes.
+    pub names: Names,
+    /// What programs have open.
+    pub handles: Handles,
+    /// The spaces, by their numbers.
+    pub spaces: Vec<Space>,
+    /// Collections that are being listed, and whether they changed meanwhile.
+    pub listing: HashMap<NodeId, bool>,
+    /// Collections whose listing gave up; they are asked for each time.
+    pub restless: HashSet<NodeId>,
+    /// The names that are changed here.
+    pub owned: Owned,
+    /// Up to which record each space's listings and journal are known.
+    pub listed_at: HashMap<NodeId, Position>,
+}
+
+/// A mount.
+#[derive(Debug)]
+pub struct Shared {
+    /// Its session.
+    pub session: Arc<Session>,
+    state: Mutex<State>,
+    /// What waits to be published.
+    pub changes: Changes,
+    /// What is read from other hosts.
+    pub remote: Arc<Remote>,
+    /// What is staged, for the next process of the same session.
+    pub log: Log,
+    /// Runs what takes time.
+    pub runtime: Runtime,
+    /// What the kernel is to be told.
+    news: mpsc::Sender<News>,
+    /// Held while a collection is listed.
+    loads: Mutex<HashMap<NodeId, Arc<tokio::sync::Mutex<()>>>>,
+    /// Who owns everything, as programs see it.
+    pub owner: (u32, u32),
+    /// Whether the kernel may read and write copies itself.
+    pub passthrough: OnceLock<bool>,
+    /// Whether nothing may be changed.
+    pub is_read_only: bool,
+    began: SystemTime,
+}
+
+impl Shared {
+    /// Puts the parts together.
+    pub fn new(
+        session: Arc<Session>,
+        state: State,
+        changes: Changes,
+        (remote, log): (Arc<Remote>, Log),
+        (runtime, news): (Runtime, mpsc::Sender<News>),
+        (owner, is_read_only): ((u32, u32), bool),
+    ) -> Self {
+        Self {
+            session,
+            state: Mutex::new(state),
+            changes,
+            remote,
+            log,
+            runtime,
+            news,
+            loads: Mutex::default(),
+            owner,
+            passthrough: OnceLock::new(),
+            is_read_only,
+            began: SystemTime::now(),
+        }
+    }
+
+    /// Takes the lock. It is never held while anything is waited for.
+    pub fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns for how long the kernel may believe what it is told of a node.
+    pub fn ttl(&self, state: &State, id: NodeId) -> Duration {
+        let space = state.names.get(id).and_then(|node| node.space);
+        let is_followed = |space: SpaceNumber| {
+            state.spaces.get(usize::from(space.0)).is_some_and(|space| space.is_followed)
+        };
+        match space {
+            Some(space) if is_followed(space) && !state.restless.contains(&id) => BELIEF,
+            _ => BLIND_BELIEF,
+        }
+    }
+
+    /// Returns what programs see of a node.
+    pub fn attr(&self, state: &mut State, id: NodeId) -> Option<FileAttr> {
+        let node = state.names.get(id)?;
+        let mut attr = FileAttr {
+            ino: INodeNo(id),
+            size: 0,
+            blocks: 0,
+            atime: self.began,
+            mtime: self.began,
+            ctime: self.began,
+            crtime: self.began,
+            kind: FileType::Directory,
+            perm: 0o755,
+            nlink: 2,
+            uid: self.owner.0,
+            gid: self.owner.1,
+            rdev: 0,
+            blksize: 1 << 20,
+            flags: 0,
+        };
+        match &node.what {
+            What::Collection(collection) => {
+                let is_closed =
+                    collection.permission.is_some_and(|permission| permission < Permission::Write);
+                if is_closed || self.is_read_only {
+                    attr.perm = 0o555;
+                }
+                if let Some(modified) = collection.modified {
+                    (attr.mtime, attr.ctime, attr.atime) = (time(modified), time(modified), time(modified));
+                }
+            }
+            What::Object(_) => {
+                let object = state.names.object_mut(id)?;
+                attr.kind = FileType::RegularFile;
+                attr.nlink = 1;
+                attr.size = object.size();
+                attr.mtime = time(object.mtime());
+                let staged = object
+                    .work
+                    .as_ref()
+                    .and_then(|work| self.session.stat_staged(work.store, &work.token).ok());
+                if let Some(stat) = staged {
+                    attr.size = stat.stx_size;
+                    attr.mtime = time(modified(&stat));
+                    object.mode = Some(stat.stx_mode & 0o7777);
+                } else if let Some((size, modified)) = object.work.as_ref().and_then(|work| work.published_as)
+                {
+                    (attr.size, attr.mtime) = (size, time(modified));
+                } else if object.mode.is_none()
+                    && let Some(copy) = &object.copy
+                {
+                    let mode =
+                        self.session.stat_copy(copy.store, &copy.key).ok().map(|stat| stat.stx_mode & 0o7777);
+                    object.mode = Some(mode.unwrap_or(0o644));
+                }
+                attr.perm = object.mode.unwrap_or(0o644);
+                if self.is_read_only {
+                    attr.perm &= !0o222;
+                }
+                (attr.ctime, attr.atime) = (attr.mtime, attr.mtime);
+            }
+        }
+        attr.blocks = attr.size.div_ceil(512);
+        Some(attr)
+    }
+
+    /// Returns where a node is in the fabric.
+    pub fn path(&self, state: &State, id: NodeId) -> Option<ObjectPath> {
+        let components = state.names.components(id)?;
+        let space = state.names.get(id)?.space;
+        match space {
+            None => Some(ObjectPath::root()),
+            Some(space) => {
+                let space = state.spaces.get(usize::from(space.0))?;
+                // In a mount of several, the first name is the space's.
+                let below = match state.names.get(TOP)?.space {
+                    Some(_) => &components[..],
+                    None => components.get(1..)?,
+                };
+                crate::names::join(&space.top, below).ok()
+            }
+        }
+    }
+
+    /// Returns where something new in a collection would be.
+    pub fn path_in(&self, state: &State, parent: NodeId, name: &str) -> Result<ObjectPath, Errno> {
+        let path = self.path(state, parent).ok_or(Errno::ENOENT)?;
+        path.join(name).map_err(|_| if name.len() > 255 { Errno::ENAMETOOLONG } else { Errno::EINVAL })
+    }
+
+    /// Fails if nothing may be changed in a collection, which must have been listed.
+    pub fn may_change(&self, state: &State, parent: NodeId) -> Result<SpaceNumber, Errno> {
+        if self.is_read_only {
+            return Err(Errno::EROFS);
+        }
+        let node = state.names.get(parent).ok_or(Errno::ENOENT)?;
+        let What::Collection(collection) = &node.what else { return Err(Errno::ENOTDIR) };
+        if !node.is_linked {
+            return Err(Errno::ENOENT);
+        }
+        if collection.permission.is_some_and(|permission| permission < Permission::Write) {
+            return Err(Errno::EACCES);
+        }
+        // Spaces are made by other means.
+        node.space.ok_or(Errno::EPERM)
+    }
+
+    /// Lists a collection, if it is not known what is in it.
+    ///
+    /// # Errors
+    /// What the site answers, logged.
+    pub async fn list(&self, id: NodeId) -> Result<(), Errno> {
+        if self.is_listed(id)? {
+            return Ok(());
+        }
+        let one = self.loads.lock().unwrap_or_else(PoisonError::into_inner).entry(id).or_default().clone();
+        let outcome = {
+            let _one = one.lock().await;
+            if self.is_listed(id)? { Ok(()) } else { self.load(id).await }
+        };
+        self.loads.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
+        outcome
+    }
+
+    fn is_listed(&self, id: NodeId) -> Result<bool, Errno> {
+        let state = self.state();
+        let collection = state.names.collection(id).ok_or(Errno::ENOTDIR)?;
+        Ok(collection.is_listed)
+    }
+
+    async fn load(&self, id: NodeId) -> Result<(), Errno> {
+        let (path, space) = {
+            let state = self.state();
+            let path = self.path(&state, id).ok_or(Errno::ENOENT)?;
+            (path, state.names.get(id).and_then(|node| node.space).ok_or(Errno::ENOENT)?)
+        };
+        // What was changed here before is part of what is listed.
+        let _ = tokio::time::timeout(PUBLISH_WAIT, self.changes.until_done(None)).await;
+        for round in 1.. {
+            self.state().listing.insert(id, false);
+            let read = self.read_listing(&path).await;
+            let mut state = self.state();
+            let has_changed = state.listing.remove(&id).unwrap_or_default();
+            let listed = read.map_err(|error| {
+                tracing::warn!(%path, %error, "cannot list a collection");
+                errno(error.code())
+            })?;
+            if has_changed && round < LISTINGS {
+                continue;
+            }
+            self.merge(&mut state, (id, space), listed);
+            if has_changed {
+                // What changes faster than it can be read is asked for again each time.
+                state.restless.insert(id);
+                if let Some(collection) = state.names.collection_mut(id) {
+                    collection.is_listed = false;
+                }
+            } else {
+                state.restless.remove(&id);
+            }
+            break;
+        }
+        Ok(())
+    }
+
+    async fn read_listing(&self, path: &ObjectPath) -> percale_client::Result<Listed> {
+        let mut listed = Listed::default();
+        let mut cursor = None;
+        loop {
+            let listing =
+                self.session.client.list_by_mount(self.session.id(), path, cursor.as_deref()).await?;
+            listed.entries.extend(listing.page.items);
+            listed.permission = listing.permission.or(listed.permission);
+            listed.position = listed.position.or(listing.position);
+            cursor = listing.page.next;
+            if cursor.is_none() {
+                return Ok(listed);
+            }
+        }
+    }
+
+    /// Takes a listing over. What was made here and is not published yet stays.
+    fn merge(&self, state: &mut State, (id, space): (NodeId, SpaceNumber), listed: Listed) {
+        let Listed { entries, permission, position } = listed;
+        let mut there: HashSet<Box<str>> = HashSet::with_capacity(entries.len());
+        for entry in entries {
+            let Some(name) = entry.path.name() else { continue };
+            there.insert(name.into());
+            if state.owned.covers(id, name, position) {
+                // What is on its way here decides what the name will mean.
+                continue;
+            }
+            self.put(state, (id, space), name, &entry);
+        }
+        let gone: Vec<NodeId> = match state.names.collection(id) {
+            Some(collection) => {
+                let gone = collection.children.iter().filter(|(name, _)| !there.contains(*name));
+                gone.map(|(_, child)| *child).collect()
+            }
+            None => return,
+        };
+        for child in gone {
+            let is_ours = state.names.get(child).is_some_and(|node| {
+                let is_covered = state.owned.covers(id, &node.name, position);
+                is_covered
+                    || node.entry.is_none()
+                    || matches!(&node.what, What::Object(object) if object.work.is_some())
+            });
+            if !is_ours {
+                state.names.unlink(child);
+            }
+        }
+        if let Some(collection) = state.names.collection_mut(id) {
+            collection.is_listed = true;
+            collection.permission = permission;
+        }
+        if let Some(position) = position {
+            state.listed_at.insert(id, position);
+        }
+    }
+
+    /// Notes an entry of the catalog under its name. Something else that had the name loses it, unless it waits to be published.
+    fn put(&self, state: &mut State, (parent, space): (NodeId, SpaceNumber), name: &str, entry: &Entry) {
+        if let Some(other) = state.names.child(parent, name) {
+            let node = state.names.get(other);
+            let is_same = node.is_some_and(|node| node.entry == Some(entry.id));
+            let waits =
+                node.is_some_and(|node| matches!(&node.what, What::Object(object) if object.work.is_some()));
+            if !is_same && waits {
+                return;
+            }
+            if !is_same {
+                state.names.unlink(other);
+            }
+        }
+        let known = state.names.of_entry(space, entry.id);
+        if let Some(known) = known {
+            if state.names.get(known).is_some_and(|node| node.parent != parent || *node.name != *name) {
+                state.names.rename(known, parent, name);
+            }
+            let copy = self.copy_of(entry);
+            if let (Some(object), Some(content)) = (state.names.object_mut(known), &entry.content)
+                && crate::names::is_older(object.content.as_ref(), content.version)
+                && object.work.is_none()
+            {
+                object.content = Some(content.clone());
+                object.copy = copy;
+                object.mode = None;
+            }
+            return;
+        }
+        let what = match (&entry.kind, &entry.content) {
+            (Kind::Collection, _) => {
+                What::Collection(Collection { modified: Some(entry.modified), ..Collection::default() })
+            }
+            (Kind::Object, content) => {
+                let object =
+                    Object { content: content.clone(), copy: self.copy_of(entry), ..Object::default() };
+                What::Object(Box::new(object))
+            }
+        };
+        state.names.add(parent, name, (space, entry.id), what);
+    }
+
+    /// Returns a copy that this host sees.
+    fn copy_of(&self, entry: &Entry) -> Option<Copy> {
+        let replicas = entry.replicas.as_ref()?;
+        replicas.iter().find_map(|replica| {
+            let is_readable = matches!(replica.state, ReplicaState::Good | ReplicaState::Unverified);
+            let store = self.session.number(replica.store_id).filter(|_| is_readable)?;
+            Some(Copy { store, key: replica.key.as_deref()?.into() })
+        })
+    }
+
+    /// Notes that a collection changes, for a listing that is being read.
+    pub fn touch(&self, state: &mut State, parent: NodeId) {
+        if let Some(has_changed) = state.listing.get_mut(&parent) {
+            *has_changed = true;
+        }
+        if let Some(collection) = state.names.collection_mut(parent) {
+            collection.modified = Some(Timestamp::now());
+        }
+    }
+
+    /// Adds the spaces to the top of a mount of several.
+    pub fn add_space(&self, state: &mut State, number: SpaceNumber) {
+        let Some(space) = state.spaces.get(usize::from(number.0)) else { return };
+        let name = space.name.to_string();
+        let what = What::Collection(Collection::default());
+        state.names.add(TOP, &name, (number, EntryId::ROOT), what);
+    }
+
+    /// Tells the kernel that a name means something else now.
+    pub fn forget_name(&self, parent: NodeId, name: Box<str>) {
+        self.tell(News::Name(parent, name));
+    }
+
+    /// Tells the kernel that a node has other attributes and content.
+    pub fn forget_content(&self, id: NodeId) {
+        self.tell(News::Content(id));
+    }
+
+    fn tell(&self, news: News) {
+        // Nobody hears it once the mount ends.
+        let _ = self.news.send(news);
+    }
+}
+
+/// What the kernel is to be told.
+#[derive(Debug)]
+pub enum News {
+    /// A name means something else.
+    Name(NodeId, Box<str>),
+    /// A node has other attributes and content.
+    Content(NodeId),
+}
+
+/// Tells the kernel what it should not believe any more, until the mount ends. On a thread of its own: the kernel may not hear before it
+/// has an answer of ours.
+pub fn tell_kernel(notifier: &Notifier, news: &mpsc::Receiver<News>) {
+    for one in news {
+        // It need not know what it is told of.
+        let _ = match one {
+            News::Name(parent, name) => notifier.inval_entry(INodeNo(parent), name.as_ref().as_ref()),
+            News::Content(id) => notifier.inval_inode(INodeNo(id), 0, 0),
+        };
+    }
+}
+
+#[derive(Default)]
+struct Listed {
+    entries: Vec<Entry>,
+    permission: Option<Permission>,
+    position: Option<Position>,
+}
+
+/// Returns a time as the kernel wants it.
+pub fn time(at: Timestamp) -> SystemTime {
+    let micros = at.as_micros();
+    match u64::try_from(micros) {
+        Ok(micros) => UNIX_EPOCH + Duration::from_micros(micros),
+        Err(_) => UNIX_EPOCH - Duration::from_micros(micros.unsigned_abs()),
+    }
+}
+
+/// Returns when a file was modified, in the microseconds that the catalog keeps, so that it is the same before and after it was
+/// published.
+pub fn modified(stat: &Statx) -> Timestamp {
+    let at = stat.stx_mtime;
+    Timestamp::from_micros(at.tv_sec * 1_000_000 + i64::from(at.tv_nsec) / 1000)
+}

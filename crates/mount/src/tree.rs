@@ -1,0 +1,228 @@
+//! Names that are made, changed and removed through the mount.
+
+use fuser::Errno;
+use percale_api::mounts::MountChange;
+
+use crate::changes::{Change, Pending};
+use crate::names::{NodeId, What};
+use crate::object::Object;
+use crate::state::{Shared, State};
+
+impl Shared {
+    /// Asks for a collection.
+    ///
+    /// # Errors
+    /// What programs are told.
+    pub fn ask_for_collection(&self, parent: NodeId, name: &str) -> Result<Pending, Errno> {
+        let mut state = self.state();
+        self.may_change(&state, parent)?;
+        if state.names.child(parent, name).is_some() {
+            return Err(Errno::EEXIST);
+        }
+        let path = self.path_in(&state, parent, name)?;
+        let change = Change::Name(MountChange::MakeCollection { path });
+        Ok(self.ask(&mut state, change, vec![(parent, name.into())]))
+    }
+
+    /// Removes a file, if it is known what is in the collection.
+    pub fn unlink_now(&self, parent: NodeId, name: &str) -> Option<Result<(), Errno>> {
+        let mut state = self.state();
+        let is_listed = state.names.collection(parent).is_some_and(|collection| collection.is_listed);
+        if !is_listed || self.changes.is_full() {
+            return None;
+        }
+        Some(self.unlink_in(&mut state, parent, name))
+    }
+
+    /// Removes a file.
+    ///
+    /// # Errors
+    /// What programs are told.
+    pub async fn unlink(&self, parent: NodeId, name: &str) -> Result<(), Errno> {
+        self.changes.room().await;
+        self.list(parent).await?;
+        self.unlink_in(&mut self.state(), parent, name)
+    }
+
+    fn unlink_in(&self, state: &mut State, parent: NodeId, name: &str) -> Result<(), Errno> {
+        self.may_change(state, parent)?;
+        let node = state.names.child(parent, name).ok_or(Errno::ENOENT)?;
+        let path = self.path(state, node).ok_or(Errno::ENOENT)?;
+        state.names.object(node).ok_or(Errno::EISDIR)?;
+        let replaces = state.names.object(node).is_some_and(Object::replaces);
+        self.drop_work(state, node);
+        let node_now = state.names.get(node).ok_or(Errno::ENOENT)?;
+        let has_entry = node_now.entry.is_some() || replaces;
+        let is_published = state.names.object(node).is_some_and(Object::is_publishing);
+        if has_entry || is_published {
+            self.submit(state, Change::Name(MountChange::Remove { path }), vec![(parent, name.into())]);
+        }
+        state.names.unlink(node);
+        self.touch(state, parent);
+        Ok(())
+    }
+
+    /// Removes an empty directory.
+    ///
+    /// # Errors
+    /// What programs are told.
+    pub async fn remove_collection(&self, parent: NodeId, name: &str) -> Result<(), Errno> {
+        self.list(parent).await?;
+        let node = {
+            let state = self.state();
+            self.may_change(&state, parent)?;
+            let node = state.names.child(parent, name).ok_or(Errno::ENOENT)?;
+            state.names.collection(node).ok_or(Errno::ENOTDIR)?;
+            node
+        };
+        self.list(node).await?;
+        let removed = {
+            let mut state = self.state();
+            let collection = state.names.collection(node).ok_or(Errno::ENOENT)?;
+            if !collection.children.is_empty() {
+                return Err(Errno::ENOTEMPTY);
+            }
+            let path = self.path(&state, node).ok_or(Errno::ENOENT)?;
+            self.ask(&mut state, Change::Name(MountChange::Remove { path }), vec![(parent, name.into())])
+        };
+        removed.done().await?;
+        let mut state = self.state();
+        if state.names.child(parent, name) == Some(node) {
+            state.names.unlink(node);
+        }
+        self.touch(&mut state, parent);
+        Ok(())
+    }
+
+    /// Renames.
+    ///
+    /// # Errors
+    /// What programs are told.
+    pub async fn rename(
+        &self,
+        (parent, name): (NodeId, &str),
+        (new_parent, new_name): (NodeId, &str),
+        replaces: bool,
+    ) -> Result<(), Errno> {
+        self.list(parent).await?;
+        self.list(new_parent).await?;
+        let target = self.state().names.child(new_parent, new_name);
+        if let Some(target) = target
+            && self.state().names.collection(target).is_some()
+        {
+            // A directory gives way if it is empty.
+            let is_directory = {
+                let state = self.state();
+                let node = state.names.child(parent, name).ok_or(Errno::ENOENT)?;
+                if node == target {
+                    return Ok(());
+                }
+                state.names.collection(node).is_some()
+            };
+            if !replaces {
+                return Err(Errno::EEXIST);
+            }
+            if !is_directory {
+                return Err(Errno::EISDIR);
+            }
+            self.remove_collection(new_parent, new_name).await?;
+        }
+        let waited = {
+            let mut state = self.state();
+            self.rename_in(&mut state, (parent, name), (new_parent, new_name), replaces)?
+        };
+        let Some((node, pending)) = waited else { return Ok(()) };
+        // A directory: whether it may be is decided where its space is ordered.
+        pending.done().await?;
+        let mut state = self.state();
+        state.names.rename(node, new_parent, new_name);
+        Ok(())
+    }
+
+    /// Renames a file; of a directory it returns what is to be waited for.
+    fn rename_in(
+        &self,
+        state: &mut State,
+        (parent, name): (NodeId, &str),
+        (new_parent, new_name): (NodeId, &str),
+        replaces: bool,
+    ) -> Result<Option<(NodeId, Pending)>, Errno> {
+        let space = self.may_change(state, parent)?;
+        if self.may_change(state, new_parent)? != space {
+            // As between two file systems: programs copy then.
+            return Err(Errno::EXDEV);
+        }
+        let node = state.names.child(parent, name).ok_or(Errno::ENOENT)?;
+        let from = self.path(state, node).ok_or(Errno::ENOENT)?;
+        let to = self.path_in(state, new_parent, new_name)?;
+        let target = state.names.child(new_parent, new_name);
+        if target == Some(node) {
+            return Ok(None);
+        }
+        if target.is_some() && !replaces {
+            return Err(Errno::EEXIST);
+        }
+        let is_collection = state.names.collection(node).is_some();
+        if is_collection && target.is_some() {
+            return Err(Errno::ENOTDIR);
+        }
+        if is_collection && state.names.is_within(new_parent, node) {
+            return Err(Errno::EINVAL);
+        }
+        let names = vec![(new_parent, new_name.into()), (parent, name.into())];
+        let change = MountChange::Move { from: from.clone(), to: to.clone(), overwrite: replaces };
+        self.touch(state, parent);
+        self.touch(state, new_parent);
+        if is_collection {
+            return Ok(Some((node, self.ask(state, Change::Name(change), names))));
+        }
+        let mut replaces = false;
+        if let Some(target) = target {
+            let in_catalog = |state: &State| {
+                state.names.get(target).is_some_and(|node| node.entry.is_some())
+                    || state
+                        .names
+                        .object(target)
+                        .is_some_and(|object| object.is_publishing() || object.replaces())
+            };
+            replaces = state.names.object(target).is_some_and(Object::replaces);
+            // What was written to it and not published is gone, as its name is.
+            self.drop_work(state, target);
+            replaces |= in_catalog(state);
+        }
+        let (has_entry, work) = match state.names.get(node) {
+            Some(node) => match &node.what {
+                What::Object(object) => (node.entry.is_some(), object.work.clone()),
+                What::Collection(_) => (true, None),
+            },
+            None => return Err(Errno::ENOENT),
+        };
+        let replaced_before = work.as_ref().is_some_and(|work| work.replaces);
+        // What waits to be published is published under its new name, in place of what has it.
+        let waits = work.as_ref().and_then(|work| work.publishing);
+        let is_taken_back = waits.is_some_and(|number| self.take_back(state, number));
+        let is_publishing = waits.is_some() && !is_taken_back;
+        if let Some(work) = state.names.object_mut(node).and_then(|object| object.work.as_mut()) {
+            work.is_exclusive = false;
+            work.replaces = replaces && !has_entry && !is_publishing;
+            if is_taken_back {
+                work.publishing = None;
+                work.is_dirty = true;
+            }
+        }
+        if has_entry || is_publishing {
+            self.submit(state, Change::Name(change), names);
+        } else if replaced_before {
+            // What it would have replaced under its old name goes all the same.
+            self.submit(state, Change::Name(MountChange::Remove { path: from.clone() }), names);
+        }
+        if let Some(work) = work.filter(|_| !is_publishing) {
+            self.log.staged(&work.token, work.store.and_then(|store| self.session.store_id(store)), &to);
+        }
+        state.names.rename(node, new_parent, new_name);
+        if is_taken_back {
+            self.end_work(state, node);
+        }
+        Ok(None)
+    }
+}

@@ -1,0 +1,447 @@
+//! Mounts: hosts that write straight into the stores that they see, and have published what they wrote.
+//!
+//! A mount holds a lease, whose fence names the directory in which it stages files. What it asks to publish is hashed here and goes the
+//! way of all publications (`docs/design/publishing.md`).
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::{StreamExt as _, stream};
+use http::{HeaderValue, Method, StatusCode, header};
+use percale_api::entries::{Entry, Move};
+use percale_api::mounts::{Mount, MountChange, MountDone, MountResult, MountStore, NewMount};
+use percale_api::{Problem, fields};
+use percale_catalog::{Lease, LeaseKind, RemoveOptions, RenameOptions, StoreState, TaskHolder};
+use percale_client::encode_path;
+use percale_core::access::Caller;
+use percale_core::ids::LeaseId;
+use percale_core::tree::{GROUP_SIZE, HashTree, TreeHasher};
+use percale_core::{ByteCount, ByteRange, ErrorCode, ObjectPath, Position};
+use percale_federation::Member;
+use percale_store::{SmallFile, StageOptions, StageToken, Staged};
+
+use crate::http::auth::Session;
+use crate::http::extract::{MAX_JSON_BYTES, parse_json};
+use crate::http::forward::{home_of, to_site};
+use crate::http::uploads::condition;
+use crate::publish::{self, NewObject, StagedContent, find_published};
+use crate::stores::OpenStore;
+use crate::upload::owner_of;
+use crate::{ApiError, AppState, Result};
+
+/// How long the host of a mount may be away without losing what it had not published: as long as a client's upload.
+fn ttl(app: &AppState) -> Duration {
+    app.config.uploads.lease
+}
+
+/// Staged files that are hashed side by side.
+const HASHED_AT_ONCE: usize = 8;
+/// Longest name of a host, in bytes: what DNS allows.
+const MAX_HOST_BYTES: usize = 255;
+
+/// Opens a session, and lays into each store what tells a host that it sees the store.
+///
+/// # Errors
+/// `invalid_request` for a name that is none; those of the catalog.
+pub async fn open(app: &AppState, caller: &Caller, new: NewMount) -> Result<Mount> {
+    if new.host.is_empty() || new.host.len() > MAX_HOST_BYTES || new.host.chars().any(char::is_control) {
+        return Err(ApiError::invalid(format!("a host's name has 1 to {MAX_HOST_BYTES} bytes")));
+    }
+    let body = serde_json::json!({ "v": 1, "host": new.host });
+    let lease = app.catalog.acquire_lease(LeaseKind::Mount, &owner_of(caller), ttl(app), body).await?;
+    describe(app, &lease).await
+}
+
+/// Returns a session of the caller, and renews it.
+///
+/// # Errors
+/// `not_found` if there is none, or it is another's; `lease_expired` if it lapsed.
+pub async fn renew(app: &AppState, caller: &Caller, id: LeaseId) -> Result<Mount> {
+    let lease = find(app, caller, id).await?;
+    let lease = app.catalog.renew_lease(lease.id, lease.fence, ttl(app)).await?;
+    describe(app, &lease).await
+}
+
+/// Ends a session. What is staged under it is removed.
+///
+/// # Errors
+/// As [`renew`].
+pub async fn end(app: &AppState, caller: &Caller, id: LeaseId) -> Result<()> {
+    let lease = find(app, caller, id).await?;
+    app.stores.open_all().await?;
+    for store in app.stores.all() {
+        store.store.discard_fence(lease.fence).await?;
+    }
+    Ok(app.catalog.release_lease(lease.id, lease.fence).await?)
+}
+
+/// Returns a session of the caller.
+///
+/// # Errors
+/// `not_found` if there is none, or it is another's.
+pub async fn find(app: &AppState, caller: &Caller, id: LeaseId) -> Result<Lease> {
+    let missing =
+        || ApiError::new(ErrorCode::NotFound, format!("no mount {id}: it ended, or was never opened"));
+    let lease = app.catalog.lease(id).await.map_err(|error| match error.code() {
+        ErrorCode::NotFound => missing(),
+        _ => error.into(),
+    })?;
+    let is_allowed = caller.is_admin() || lease.holder == owner_of(caller);
+    if lease.kind == LeaseKind::Mount && is_allowed { Ok(lease) } else { Err(missing()) }
+}
+
+async fn describe(app: &AppState, lease: &Lease) -> Result<Mount> {
+    let mut stores = Vec::new();
+    for row in app.catalog.stores().await? {
+        let Some(root) = crate::connect::directory(&row) else { continue };
+        // A store that is away can be seen once it is back.
+        let Ok(open) = app.stores.get(row.id).await else { continue };
+        if let Err(error) = prove(&open, lease).await {
+            tracing::debug!(store = %row.name, %error, "a mount cannot see a store");
+            continue;
+        }
+        stores.push(MountStore {
+            id: row.id,
+            name: row.name,
+            root: root.display().to_string(),
+            takes_data: row.state == StoreState::Online,
+        });
+    }
+    Ok(Mount { id: lease.id, fence: lease.fence, expires: lease.expires, stores })
+}
+
+/// Lays the session's id into its stage directory of a store.
+async fn prove(store: &OpenStore, lease: &Lease) -> Result<()> {
+    let token = token(lease, Mount::PROOF)?;
+    let id = Bytes::from(lease.id.to_string());
+    store.store.discard(&token).await?;
+    let staged = store.store.stage_small(vec![SmallFile { token, key: None, bytes: id }]).await?;
+    staged.into_iter().try_for_each(|one| one.map(drop))?;
+    Ok(())
+}
+
+fn token(lease: &Lease, name: &str) -> Result<StageToken> {
+    StageToken::new(lease.fence, name)
+        .map_err(|error| ApiError::invalid(format!("'{name}' cannot be the name of a staged file: {error}")))
+}
+
+/// Makes changes, in their order, each with its own result. Files that follow one another are published together. After a change
+/// that failed and may succeed later none is made, since it might need that one; whoever asked asks again for all of these.
+///
+/// # Errors
+/// As [`renew`].
+pub async fn change(
+    app: &AppState,
+    session: &Session,
+    id: LeaseId,
+    changes: Vec<MountChange>,
+) -> Result<Vec<MountResult>> {
+    let lease = find(app, &session.caller, id).await?;
+    let count = changes.len();
+    let mut results: Vec<Result<MountDone>> = Vec::with_capacity(count);
+    for run in runs(changes) {
+        results.extend(alike(app, session, &lease, run).await);
+        if results.iter().any(|result| result.as_ref().is_err_and(ApiError::is_retryable)) {
+            break;
+        }
+    }
+    let waits = || ApiError::new(ErrorCode::Conflict, "a change before it could not be made yet");
+    results.resize_with(count, || Err(waits()));
+    let result = |result| match result {
+        Ok(done) => MountResult::Done(done),
+        Err(error) => MountResult::Failed(ApiError::to_problem(&error)),
+    };
+    Ok(results.into_iter().map(result).collect())
+}
+
+/// Cuts changes into runs of one kind; in none is a path published twice.
+fn runs(changes: Vec<MountChange>) -> Vec<Vec<MountChange>> {
+    let mut runs: Vec<Vec<MountChange>> = Vec::new();
+    let mut paths = HashSet::new();
+    for change in changes {
+        let is_alike = runs
+            .last()
+            .and_then(|run| run.last())
+            .is_some_and(|last| std::mem::discriminant(last) == std::mem::discriminant(&change));
+        if !is_alike || paths.contains(change.path()) {
+            paths.clear();
+            runs.push(Vec::new());
+        }
+        paths.insert(change.path().clone());
+        if let Some(run) = runs.last_mut() {
+            run.push(change);
+        }
+    }
+    runs
+}
+
+/// Makes changes of one kind.
+async fn alike(
+    app: &AppState,
+    session: &Session,
+    lease: &Lease,
+    changes: Vec<MountChange>,
+) -> Vec<Result<MountDone>> {
+    match changes.first() {
+        None => Vec::new(),
+        Some(MountChange::Publish { .. }) => publish_all(app, &session.caller, lease, changes).await,
+        // Of moves, and of collections in one another, each needs the one before.
+        Some(MountChange::Move { .. } | MountChange::MakeCollection { .. }) => {
+            let mut results = Vec::with_capacity(changes.len());
+            for change in changes {
+                results.push(rename_or_make(app, session, change).await);
+            }
+            results
+        }
+        Some(MountChange::Remove { .. }) => {
+            let mut results = Vec::with_capacity(changes.len());
+            let mut side_by_side = Vec::new();
+            let mut parents = HashSet::new();
+            for change in &changes {
+                // A collection goes once what is in it has gone.
+                if parents.contains(change.path()) {
+                    results.extend(remove_all(app, session, std::mem::take(&mut side_by_side)).await);
+                    parents.clear();
+                }
+                parents.extend(change.path().parent());
+                side_by_side.push(change.path());
+            }
+            results.extend(remove_all(app, session, side_by_side).await);
+            results
+        }
+    }
+}
+
+/// Removes entries of which none is in another; submitted side by side, they share a transaction.
+async fn remove_all(app: &AppState, session: &Session, paths: Vec<&ObjectPath>) -> Vec<Result<MountDone>> {
+    futures::future::join_all(paths.into_iter().map(|path| remove(app, session, path))).await
+}
+
+async fn rename_or_make(app: &AppState, session: &Session, change: MountChange) -> Result<MountDone> {
+    let path = change.path().clone();
+    if let Some(home) = home_of_path(app, &path).await? {
+        let request = match change {
+            MountChange::Move { from, to, overwrite } => {
+                let wanted = Move { from, to, overwrite, entry: None };
+                http::Request::post("/v1/move").body(serde_json::to_vec(&wanted).unwrap_or_default())
+            }
+            _ => http::Request::put(encode_path("/v1/collections", &path)).body(Vec::new()),
+        };
+        return at_home(app, session, &home, request).await.map_err(|error| error.with_path(path));
+    }
+    let caller = &session.caller;
+    let changed = match change {
+        MountChange::Move { from, to, overwrite } => {
+            app.catalog.rename(caller, &from, &to, RenameOptions::default().overwrite(overwrite)).await
+        }
+        change => app.catalog.create_collection(caller, change.path(), false).await,
+    };
+    let changed = changed.map_err(|error| ApiError::from(error).with_path(&path))?;
+    Ok(MountDone { entry: Some(changed.entry.id), ..done(changed.position) })
+}
+
+async fn remove(app: &AppState, session: &Session, path: &ObjectPath) -> Result<MountDone> {
+    if let Some(home) = home_of_path(app, path).await? {
+        let request = http::Request::delete(encode_path("/v1/entries", path)).body(Vec::new());
+        return at_home(app, session, &home, request).await.map_err(|error| error.with_path(path));
+    }
+    let removed = app.catalog.remove(&session.caller, path, RemoveOptions::default()).await;
+    Ok(done(removed.map_err(|error| ApiError::from(error).with_path(path))?.position))
+}
+
+fn done(position: Position) -> MountDone {
+    MountDone { position: Some(position.to_string()), ..MountDone::default() }
+}
+
+/// Returns the site that orders a path's space, if it is another one.
+async fn home_of_path(app: &AppState, path: &ObjectPath) -> Result<Option<Arc<Member>>> {
+    let none = || ApiError::new(ErrorCode::InvalidPath, format!("{path} is in no space"));
+    home_of(app, &path.space().ok_or_else(none)?).await
+}
+
+/// Has another site make a change, and waits until this one sees it.
+async fn at_home(
+    app: &AppState,
+    session: &Session,
+    home: &Member,
+    request: http::Result<http::Request<Vec<u8>>>,
+) -> Result<MountDone> {
+    let unwritten =
+        |error| ApiError::internal("a request for another site cannot be written").with_source(error);
+    let (mut parts, body) = request.map_err(unwritten)?.into_parts();
+    parts.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    let makes = parts.method == Method::PUT;
+    let response = to_site(app, session, home, parts, body.into()).await?;
+    let (status, position) = (response.status(), response.headers().get(fields::POSITION).cloned());
+    let unread = |error| ApiError::internal("the answer of another site cannot be read").with_source(error);
+    let body = axum::body::to_bytes(response.into_body(), MAX_JSON_BYTES).await.map_err(unread)?;
+    if !status.is_success() {
+        let problem: Problem = parse_json(&body)?;
+        return Err(ApiError::new(problem.error_code(), problem.detail));
+    }
+    if makes && status != StatusCode::CREATED {
+        return Err(ApiError::new(ErrorCode::AlreadyExists, "it is there already"));
+    }
+    let entry = if body.is_empty() { None } else { Some(parse_json::<Entry>(&body)?.id) };
+    let position = position.and_then(|position| position.to_str().ok().map(str::to_owned));
+    Ok(MountDone { entry, position, ..MountDone::default() })
+}
+
+/// Publishes staged files.
+async fn publish_all(
+    app: &AppState,
+    caller: &Caller,
+    lease: &Lease,
+    changes: Vec<MountChange>,
+) -> Vec<Result<MountDone>> {
+    let wanted = stream::iter(changes.clone());
+    let prepared = wanted.map(|change| prepare(app, caller, lease, change));
+    let prepared: Vec<Result<(NewObject, StagedContent)>> = prepared.buffered(HASHED_AT_ONCE).collect().await;
+    let (mut items, mut results) = (Vec::new(), Vec::with_capacity(prepared.len()));
+    for one in prepared {
+        results.push(one.map(|item| {
+            items.push(item);
+            items.len() - 1
+        }));
+    }
+    let roots: Vec<_> = items.iter().map(|(_, content)| content.tree.root()).collect();
+    let holder = TaskHolder { lease: lease.id, fence: lease.fence };
+    let mut published: Vec<_> =
+        app.publisher.publish_staged(holder, items).await.into_iter().map(Some).collect();
+    let lost = || Err(ApiError::internal("a publication ended without a result"));
+    let mut result = |at: usize| {
+        let committed = published.get_mut(at).and_then(Option::take).unwrap_or_else(lost)?;
+        let version = Some(committed.version);
+        let entry = Some(committed.entry);
+        Ok(MountDone { entry, version, root: roots.get(at).copied(), ..done(committed.position) })
+    };
+    let mut outcomes: Vec<Result<MountDone>> =
+        results.into_iter().map(|one| one.and_then(&mut result)).collect();
+    for (change, outcome) in changes.iter().zip(&mut outcomes) {
+        if outcome.as_ref().is_err_and(|error| error.code() == ErrorCode::VersionChanged)
+            && let Some(done) = made_before(app, caller, change).await
+        {
+            *outcome = Ok(done);
+        }
+    }
+    outcomes
+}
+
+/// Returns what a publication made whose answer was lost: its staged file is gone, and the object is what it would be.
+async fn made_before(app: &AppState, caller: &Caller, change: &MountChange) -> Option<MountDone> {
+    let MountChange::Publish { path, size, mtime, .. } = change else { return None };
+    let entry = app.catalog.stat(caller, path).await.ok()?;
+    let content = entry.content.filter(|content| content.size.0 == *size && content.mtime == Some(*mtime))?;
+    let (version, root) = (Some(content.version), content.root);
+    Some(MountDone { entry: Some(entry.id), version, root, position: None })
+}
+
+/// Hashes a staged file.
+async fn prepare(
+    app: &AppState,
+    caller: &Caller,
+    lease: &Lease,
+    change: MountChange,
+) -> Result<(NewObject, StagedContent)> {
+    let path = change.path().clone();
+    prepare_one(app, caller, lease, change).await.map_err(|error| error.with_path(path))
+}
+
+async fn prepare_one(
+    app: &AppState,
+    caller: &Caller,
+    lease: &Lease,
+    change: MountChange,
+) -> Result<(NewObject, StagedContent)> {
+    let MountChange::Publish { path, store, token: name, size, mtime, condition: wanted } = change else {
+        return Err(ApiError::internal("only staged files are published"));
+    };
+    let store = app.stores.get(store).await?;
+    let (token, size) = (token(lease, &name)?, ByteCount(size));
+    let (staged, tree) = match hash(&store, &token, size).await {
+        Err(error) if error.code() == ErrorCode::VersionChanged => {
+            begun(app, lease, &store, &token, size).await?.ok_or(error)?
+        }
+        outcome => outcome?,
+    };
+    let object = NewObject {
+        caller: caller.clone(),
+        delegation: None,
+        path,
+        parents: false,
+        condition: condition(wanted),
+        mtime: Some(mtime),
+        digests: Vec::new(),
+        answer: None,
+    };
+    Ok((object, StagedContent { store, staged, tree }))
+}
+
+/// Finds a file that has its key already, since a server that published it died then.
+async fn begun(
+    app: &AppState,
+    lease: &Lease,
+    store: &OpenStore,
+    token: &StageToken,
+    size: ByteCount,
+) -> Result<Option<(Staged, HashTree)>> {
+    let name = token.to_string();
+    let intents = app.catalog.intents_of(lease.id).await?;
+    if let Some(row) = intents.into_iter().find(|row| row.token == name) {
+        let keys =
+            [publish::key(&row.intent.key)?, publish::version_key(row.intent.space, row.intent.version)?];
+        return find_published(store, keys, (token, row.identity.as_deref()), size).await;
+    }
+    let arrivals = app.catalog.arrivals_of(lease.id).await?;
+    let Some(arrival) = arrivals.into_iter().find(|arrival| arrival.token == name) else { return Ok(None) };
+    let keys = [publish::key(&arrival.key)?, crate::abroad::own_key(arrival.id)?];
+    find_published(store, keys, (token, arrival.identity.as_deref()), size).await
+}
+
+/// Reads a staged file through.
+///
+/// # Errors
+/// `version_changed` if it does not have the size that was said: it is not there, or is being written.
+async fn hash(store: &OpenStore, token: &StageToken, size: ByteCount) -> Result<(Staged, HashTree)> {
+    let stage = store.store.stage(StageOptions::new(token.clone()).resume()).await?;
+    let changed = |there: ByteCount| {
+        let detail = format!("the staged file has {there}, not the {size} that were announced");
+        ApiError::new(ErrorCode::VersionChanged, detail)
+    };
+    let there = stage.size().await?;
+    if there != size {
+        if there == ByteCount::ZERO {
+            // It was begun just now, by looking.
+            drop(stage);
+            store.store.discard(token).await?;
+        }
+        return Err(changed(there));
+    }
+    let mut hasher = TreeHasher::new();
+    let mut at = 0;
+    while at < size.0 {
+        let bytes = stage.read_at(ByteRange::at(at, GROUP_SIZE.min(size.0 - at))).await?;
+        if bytes.is_empty() {
+            return Err(changed(ByteCount(at)));
+        }
+        at += bytes.len() as u64;
+        hasher = match bytes.len() {
+            // Less than what handing it to another thread costs.
+            ..=65_536 => {
+                hasher.update(&bytes);
+                hasher
+            }
+            _ => {
+                let hashed = tokio::task::spawn_blocking(move || {
+                    hasher.update(&bytes);
+                    hasher
+                });
+                hashed.await.map_err(|error| ApiError::internal("hashing did not end").with_source(error))?
+            }
+        };
+    }
+    let staged = stage.finish().await?;
+    Ok((staged, hasher.finish()))
+}
