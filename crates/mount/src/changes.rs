@@ -275,7 +275,7 @@ pub async fn publish(shared: Arc<Shared>) {
             for outcome in outcomes {
                 let Some(waiting) = queue.waiting.pop_front() else { break };
                 match outcome {
-                    Err(refused) if refused.is_retryable && shared.session.lost().is_none() => {
+                    Err(refused) if may_pass(&shared, &waiting.change, &refused) => {
                         if !again {
                             tracing::warn!(code = %refused.code, error = refused.detail, "a change cannot be published yet");
                         }
@@ -301,6 +301,17 @@ pub async fn publish(shared: Arc<Shared>) {
             pause = FIRST_PAUSE;
         }
     }
+}
+
+/// Tells whether a change that failed is to be tried again.
+fn may_pass(shared: &Shared, change: &Change, refused: &Refused) -> bool {
+    let is_gone = match change {
+        // Removed while it was on its way.
+        Change::Publish(staged) => shared.session.stat_staged(staged.store, &staged.token).is_err(),
+        Change::Name(_) => false,
+    };
+    let is_over = is_gone && refused.code == ErrorCode::VersionChanged;
+    refused.is_retryable && !is_over && shared.session.lost().is_none()
 }
 
 /// Returns how many changes go into the next request: as many as it may have, but a file of the spool goes alone.
@@ -399,10 +410,10 @@ fn end(shared: &Shared, waiting: Waiting, outcome: Result<MountDone, Refused>) {
     }
     match (&change, &outcome) {
         (Change::Publish(staged), Ok(done)) => published(shared, number, staged, done),
-        (Change::Publish(staged), Err(refused)) => {
-            forget = failed(shared, number, staged, refused);
-        }
+        (Change::Publish(staged), Err(refused)) => failed(shared, number, staged, refused),
         (Change::Name(_), Ok(_)) => {}
+        // Somebody else was faster.
+        (Change::Name(MountChange::Remove { .. }), Err(refused)) if refused.code == ErrorCode::NotFound => {}
         (Change::Name(change), Err(refused)) => {
             if answer.is_none() {
                 let path = change.path();
@@ -453,22 +464,28 @@ fn published(shared: &Shared, number: u64, staged: &Staged, done: &MountDone) {
     state.names.drop_unused(staged.node);
 }
 
-/// Takes back what cannot be published. Its bytes are kept aside, where a person finds them.
-fn failed(shared: &Shared, number: u64, staged: &Staged, refused: &Refused) -> Option<(NodeId, Box<str>)> {
+/// Notes that what was written cannot be published. Programs on this host see it, and publish it when they close it again.
+fn failed(shared: &Shared, number: u64, staged: &Staged, refused: &Refused) {
     let path = &staged.path;
+    let mut state = shared.state();
+    if state.names.get(staged.node).is_none_or(|node| !node.is_linked) {
+        // It was removed meanwhile.
+        tracing::debug!(%path, code = %refused.code, error = refused.detail, "what was removed was not published");
+        if let Some(work) = state.names.object_mut(staged.node).and_then(|object| object.work.as_mut()) {
+            work.publishing = None;
+        }
+        shared.drop_work(&mut state, staged.node);
+        state.names.drop_unused(staged.node);
+        return;
+    }
     tracing::error!(
         %path, code = %refused.code, error = refused.detail, staged = %staged.token,
-        "what a program wrote cannot be published; its bytes stay staged until the mount ends"
+        "what a program wrote cannot be published; it is only on this host until it is written again or removed"
     );
-    let mut state = shared.state();
-    let object = state.names.object_mut(staged.node)?;
-    if object.work.as_ref().is_some_and(|work| work.publishing == Some(number)) {
-        object.work = None;
+    if let Some(work) = state.names.object_mut(staged.node).and_then(|object| object.work.as_mut())
+        && work.publishing == Some(number)
+    {
+        work.publishing = None;
+        work.is_dirty = true;
     }
-    let node = state.names.get(staged.node)?;
-    let name = (node.parent, node.name.clone());
-    if state.names.object(staged.node).is_some_and(|object| object.content.is_none()) {
-        state.names.unlink(staged.node);
-    }
-    Some(name)
 }

@@ -261,7 +261,8 @@ impl Filesystem for Fs {
             InitFlags::FUSE_ASYNC_READ,
             InitFlags::FUSE_BIG_WRITES,
             InitFlags::FUSE_MAX_PAGES,
-            InitFlags::FUSE_CACHE_SYMLINKS,
+            // No file here has the bits and capabilities that a write takes away; else the kernel would ask before each write.
+            InitFlags::FUSE_HANDLE_KILLPRIV_V2,
         ];
         for flag in wanted {
             // An old kernel goes without.
@@ -339,7 +340,7 @@ impl Filesystem for Fs {
                 if let Some(mode) = mode {
                     shared
                         .insist(node, |shared| {
-                            Ok(shared.set_mode(&mut shared.state(), node, (mode & 0o7777) as u16)?)
+                            Ok(shared.set_mode(&mut shared.state(), node, (mode & 0o777) as u16)?)
                         })
                         .await?;
                 }
@@ -498,7 +499,7 @@ impl Filesystem for Fs {
             Err(errno) => return reply.error(errno),
         };
         let parent = parent.0;
-        let mode = (mode & !umask & 0o7777) as u16;
+        let mode = (mode & !umask & 0o777) as u16;
         let is_ready = self.shared.state().names.collection(parent).is_some_and(|parent| parent.is_listed);
         if is_ready && !self.shared.changes.is_full() {
             match self.shared.create_now((parent, name), (mode, flags), &|file| reply.open_backing(file)) {
@@ -640,15 +641,16 @@ impl Filesystem for Fs {
     }
 
     fn opendir(&self, _req: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        self.beside(async move |shared| {
-            let listed = shared.directory(ino.0).await;
-            answer_open(
-                reply,
-                listed.map(|listed| {
-                    let handle = shared.state().handles.add_directory(listed);
-                    Opened { handle, passthrough: None }
-                }),
-            );
+        self.beside(async move |shared| match shared.directory(ino.0).await {
+            Ok(listed) => {
+                let mut state = shared.state();
+                let handle = FileHandle(state.handles.add_directory(listed));
+                // As long as its names are believed, the kernel keeps the whole listing.
+                let is_believed = shared.ttl(&state, ino.0) > Duration::from_secs(60);
+                let flags = FopenFlags::FOPEN_CACHE_DIR | FopenFlags::FOPEN_KEEP_CACHE;
+                reply.opened(handle, if is_believed { flags } else { FopenFlags::empty() });
+            }
+            Err(errno) => reply.error(errno),
         });
     }
 
@@ -730,8 +732,11 @@ impl Filesystem for Fs {
     }
 
     fn getxattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
-        let Some(name) = name.to_str().and_then(xattr::Attribute::parse) else {
-            return reply.error(Errno::ENODATA);
+        let name = name.to_str().unwrap_or_default();
+        let Some(name) = xattr::Attribute::parse(name) else {
+            // Who hears that there are no access lists here, such as `ls`, does not ask for each file.
+            let is_users = name.starts_with("user.") || name.starts_with("trusted.");
+            return reply.error(if is_users { Errno::ENODATA } else { Errno::EOPNOTSUPP });
         };
         self.beside(async move |shared| match xattr::value(&shared, ino.0, name).await {
             Ok(value) if size == 0 => reply.size(value.len() as u32),

@@ -78,7 +78,12 @@ impl Object {
 
     /// Tells whether programs have it open, or something of it is not published.
     pub fn is_in_use(&self) -> bool {
-        !matches!(self.open, Open::No) || self.work.is_some()
+        self.is_open() || self.work.is_some()
+    }
+
+    /// Tells whether programs have it open.
+    pub fn is_open(&self) -> bool {
+        !matches!(self.open, Open::No)
     }
 
     /// Tells whether it is on its way to being published.

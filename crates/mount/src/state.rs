@@ -178,7 +178,7 @@ impl Shared {
                 if let Some(stat) = staged {
                     attr.size = stat.stx_size;
                     attr.mtime = time(modified(&stat));
-                    object.mode = Some(stat.stx_mode & 0o7777);
+                    object.mode = Some(stat.stx_mode & 0o777);
                 } else if let Some((size, modified)) = object.work.as_ref().and_then(|work| work.published_as)
                 {
                     (attr.size, attr.mtime) = (size, time(modified));
@@ -186,7 +186,7 @@ impl Shared {
                     && let Some(copy) = &object.copy
                 {
                     let mode =
-                        self.session.stat_copy(copy.store, &copy.key).ok().map(|stat| stat.stx_mode & 0o7777);
+                        self.session.stat_copy(copy.store, &copy.key).ok().map(|stat| stat.stx_mode & 0o777);
                     object.mode = Some(mode.unwrap_or(0o644));
                 }
                 attr.perm = object.mode.unwrap_or(0o644);
@@ -457,7 +457,11 @@ pub fn tell_kernel(notifier: &Notifier, news: &mpsc::Receiver<News>) {
     for one in news {
         // It need not know what it is told of.
         let _ = match one {
-            News::Name(parent, name) => notifier.inval_entry(INodeNo(parent), name.as_ref().as_ref()),
+            News::Name(parent, name) => {
+                let _ = notifier.inval_entry(INodeNo(parent), name.as_ref().as_ref());
+                // And the listing that it keeps, if the name is new.
+                notifier.inval_inode(INodeNo(parent), 0, 0)
+            }
             News::Content(id) => notifier.inval_inode(INodeNo(id), 0, 0),
         };
     }

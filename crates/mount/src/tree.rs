@@ -54,6 +54,12 @@ impl Shared {
         let node_now = state.names.get(node).ok_or(Errno::ENOENT)?;
         let has_entry = node_now.entry.is_some() || replaces;
         let is_published = state.names.object(node).is_some_and(Object::is_publishing);
+        if let Some(work) =
+            state.names.object(node).and_then(|object| object.work.as_ref().filter(|_| !object.is_open()))
+        {
+            // On its way: the room that it takes is free again, whatever becomes of it.
+            self.session.discard(work.store, &work.token);
+        }
         if has_entry || is_published {
             self.submit(state, Change::Name(MountChange::Remove { path }), vec![(parent, name.into())]);
         }

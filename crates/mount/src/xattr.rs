@@ -67,7 +67,8 @@ pub async fn value(shared: &Shared, node: NodeId, attribute: Attribute) -> Resul
             (Attribute::State, Some(object)) => {
                 let state = match &object.work {
                     Some(work) if work.writers > 0 => "writing",
-                    Some(_) => "publishing",
+                    Some(work) if work.publishing.is_some() => "publishing",
+                    Some(_) => "refused",
                     None => "published",
                 };
                 return Ok(state.to_owned());

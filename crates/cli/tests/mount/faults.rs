@@ -1,10 +1,13 @@
 //! What goes wrong.
 
 use std::fs::{self, File};
-use std::io::Write as _;
+use std::io::{ErrorKind, Write as _};
 use std::time::{Duration, Instant};
 
-use crate::mounted::{Mounted, can_mount, listing, run, site, soon, until_listed};
+use percale_testkit::process::{Site, SiteOptions};
+use percale_testkit::tmpfs::SmallFileSystem;
+
+use crate::mounted::{Mounted, can_mount, listing, run, site, soon, until_listed, with_store};
 
 #[test]
 fn what_was_written_survives_the_death_of_the_mount() {
@@ -63,4 +66,23 @@ fn programs_go_on_while_the_server_is_away() {
     site.spawn();
     site.wait_until_ready();
     until_listed(&site, &["/lab/dir -", "/lab/dir/a 5", "/lab/dir/c 3"]);
+}
+
+#[test]
+fn a_full_disk_is_told_and_what_fits_goes_on() {
+    if !can_mount() {
+        return;
+    }
+    let Some(disk) = SmallFileSystem::mount(96 << 20) else { return };
+    let site = Site::start(SiteOptions::new(env!("CARGO_BIN_EXE_percale")));
+    let store = disk.path().join("store");
+    let (site, folder) =
+        (with_store(site, &["--posix", store.to_str().unwrap()]), tempfile::tempdir().unwrap());
+    let mount = Mounted::start(&site, folder.path(), &[]);
+    fs::write(mount.path("small"), "fits").unwrap();
+    let error = fs::write(mount.path("large"), vec![1; 128 << 20]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::StorageFull);
+    fs::remove_file(mount.path("large")).unwrap();
+    soon("room", || fs::write(mount.path("other"), "fits, too").is_ok());
+    until_listed(&site, &["/lab/other 9", "/lab/small 4"]);
 }

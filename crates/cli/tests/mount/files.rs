@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime};
 
 use percale_testkit::process::Site;
 
-use crate::mounted::{Mounted, can_mount, listing, run, site, soon, until_listed};
+use crate::mounted::{Mounted, can_mount, listing, run, site, site_far_away, soon, until_listed};
 
 #[test]
 fn what_is_written_is_in_the_fabric_and_what_is_in_the_fabric_is_read() {
@@ -179,6 +179,27 @@ fn names_change_as_on_a_local_disk() {
         kind(fs::hard_link(mount.path("x"), mount.path("y")).unwrap_err()),
         ErrorKind::PermissionDenied
     );
+}
+
+#[test]
+fn a_store_that_the_host_does_not_see_is_used_over_the_network() {
+    if !can_mount() {
+        return;
+    }
+    let (site, folder) = (site_far_away(), tempfile::tempdir().unwrap());
+    let mount = Mounted::start(&site, folder.path(), &[]);
+    let bytes: Vec<u8> = (0..9_000_000_u32).map(|at| (at / 5) as u8).collect();
+    fs::create_dir(mount.path("a")).unwrap();
+    fs::write(mount.path("a/large"), &bytes).unwrap();
+    fs::write(mount.path("a/small"), "small").unwrap();
+    until_listed(&site, &["/lab/a -", "/lab/a/large 9000000", "/lab/a/small 5"]);
+    soon("it to be published", || xattr(&mount.path("a/small"), "state") == "published");
+    assert_eq!(fs::read(mount.path("a/large")).unwrap(), bytes);
+    OpenOptions::new().append(true).open(mount.path("a/small")).unwrap().write_all(b" and more").unwrap();
+    assert_eq!(fs::read_to_string(mount.path("a/small")).unwrap(), "small and more");
+    fs::rename(mount.path("a/large"), mount.path("b")).unwrap();
+    until_listed(&site, &["/lab/a -", "/lab/a/small 14", "/lab/b 9000000"]);
+    assert_eq!(fs::read(mount.path("b")).unwrap(), bytes);
 }
 
 #[test]

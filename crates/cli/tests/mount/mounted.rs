@@ -100,7 +100,17 @@ fn unmount(at: &Path) {
 pub fn site() -> Site {
     let site = Site::start(SiteOptions::new(env!("CARGO_BIN_EXE_percale")));
     let store = site.directory().join("store");
-    run(&site, &["store", "add", "disk", "--posix", store.to_str().unwrap()]);
+    with_store(site, &["--posix", store.to_str().unwrap()])
+}
+
+/// The same, with a store that no host sees.
+pub fn site_far_away() -> Site {
+    with_store(Site::start(SiteOptions::new(env!("CARGO_BIN_EXE_percale"))), &["--connector", "memory"])
+}
+
+/// Adds a store and the space `lab` to a site.
+pub fn with_store(site: Site, store: &[&str]) -> Site {
+    run(&site, &[&["store", "add", "disk"], store].concat());
     run(&site, &["space", "create", "lab", "--store", "disk"]);
     site
 }
