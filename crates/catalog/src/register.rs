@@ -8,12 +8,12 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use percale_core::access::{Caller, Permission};
-use percale_core::ids::{EntryId, SiteId, StoreId, VersionId};
+use percale_core::ids::{EntryId, SiteId, SpaceId, StoreId, VersionId};
 use percale_core::path::{MAX_PATH_BYTES, check_name};
 use percale_core::state::ReplicaState;
 use percale_core::{ObjectPath, Position};
 
-use crate::batch::{Batch, Mark, PathLock, Wants, Written};
+use crate::batch::{Batch, IdCache, Mark, PathLock, Wants, Written};
 use crate::catalog::Catalog;
 use crate::engine::{Change, Query, Tx};
 use crate::error::{Error, ErrorKind, Result};
@@ -72,6 +72,29 @@ impl Catalog {
     ) -> Result<Vec<KnownFile>> {
         let limit = limit.clamp(1, crate::MAX_LIST);
         self.ask(KnownFiles { store, after: after.to_owned(), before: before.to_owned(), limit }).await
+    }
+
+    /// Returns where an entry is, or nothing if it is gone. This call is the server's own.
+    pub async fn path_of(&self, space: SpaceId, entry: EntryId) -> Result<Option<ObjectPath>> {
+        self.ask(PathOf { space, entry }).await
+    }
+}
+
+struct PathOf {
+    space: SpaceId,
+    entry: EntryId,
+}
+
+impl Query for PathOf {
+    type Out = Option<ObjectPath>;
+    async fn run<T: Tx>(&self, tx: &T) -> Result<Option<ObjectPath>> {
+        let mut ids = IdCache::default();
+        let mut batch = Batch::new(tx, &mut ids);
+        let Some(space) = batch.space_by_id(self.space).await? else { return Ok(None) };
+        if self.entry != EntryId::ROOT && batch.entry(space.sp, self.entry.0, Lock::None).await?.is_none() {
+            return Ok(None);
+        }
+        batch.path_of(space.sp, self.entry.0).await.map(Some)
     }
 }
 

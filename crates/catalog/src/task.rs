@@ -317,6 +317,19 @@ async fn again<T: Tx>(batch: &mut Batch<'_, T>, task: &mut Task, fault: TaskFaul
     requeue(batch, task, wait, Some(fault)).await
 }
 
+/// Puts a running task back into the queue to be done again from the beginning. Of what happened to it before only the
+/// last is kept, since it goes on for ever.
+async fn later<T: Tx>(
+    batch: &mut Batch<'_, T>,
+    task: &mut Task,
+    wait: Duration,
+    fault: Option<TaskFault>,
+) -> Result<()> {
+    task::forget_turns(batch.tx, task.id).await?;
+    (task.cursor, task.attempt, task.vain) = (None, 0, 0);
+    requeue(batch, task, wait, fault).await
+}
+
 async fn requeue<T: Tx>(
     batch: &mut Batch<'_, T>,
     task: &mut Task,
@@ -378,6 +391,9 @@ impl Change for Progress {
             let message = format!("task {id} does not run under lease {} any more", holder.lease);
             return Err(Error::new(ErrorKind::LeaseExpired, message));
         }
+        if report.begins_anew {
+            task::forget_items(batch.tx, *id).await?;
+        }
         if !report.items.is_empty() {
             let known = task::item_count(batch.tx, *id).await?;
             let room = usize::try_from(MAX_TASK_ITEMS.saturating_sub(known)).unwrap_or(usize::MAX);
@@ -405,6 +421,7 @@ impl Change for Progress {
                 end(batch, &mut task, TaskState::Failed, Some(fault.clone())).await?;
             }
             Some(TaskOutcome::Again(fault)) => again(batch, &mut task, fault.clone()).await?,
+            Some(TaskOutcome::Later(wait, fault)) => later(batch, &mut task, *wait, fault.clone()).await?,
         }
         Ok(task)
     }

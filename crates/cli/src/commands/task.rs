@@ -300,8 +300,11 @@ async fn list_at(client: &Client, site: Option<&str>, args: &ListArgs) -> Result
 
 fn describe(spec: &TaskSpec) -> String {
     match spec {
-        TaskSpec::Verify { path, repair: false } => format!("verify {}", show(path)),
-        TaskSpec::Verify { path, repair: true } => format!("verify and repair {}", show(path)),
+        TaskSpec::Verify { path, repair: false, unverified: true } => {
+            format!("verify what of {} was not hashed yet", show(path))
+        }
+        TaskSpec::Verify { path, repair: false, .. } => format!("verify {}", show(path)),
+        TaskSpec::Verify { path, repair: true, .. } => format!("verify and repair {}", show(path)),
         TaskSpec::Delete { path } => format!("delete {}", show(path)),
         TaskSpec::Copy { from, to, at } => format!("copy {} -> {}{}", show(from), show(to), at_site(at)),
         TaskSpec::Sync { from, to, at, .. } => {
@@ -309,6 +312,7 @@ fn describe(spec: &TaskSpec) -> String {
         }
         TaskSpec::Replicate { path, to, .. } => format!("replicate {} to {to}", show(path)),
         TaskSpec::Evict { path, from } => format!("evict {} from {from}", show(path)),
+        TaskSpec::Import(import) => format!("import {} into {}", import.source, show(&import.to)),
         TaskSpec::Empty { store } => format!("empty the store {store}"),
         _ => "other work".to_owned(),
     }
