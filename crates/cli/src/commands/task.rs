@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
-use percale_api::tasks::{Activity, Task, TaskItem, TaskSpec, Verification};
+use percale_api::tasks::{Activity, Progress, Task, TaskItem, TaskSpec, Verification};
 use percale_client::Client;
 use percale_core::ids::TaskId;
 use percale_core::state::TaskState;
@@ -318,6 +318,12 @@ fn describe(spec: &TaskSpec) -> String {
     }
 }
 
+/// Says what became of items.
+fn counts(progress: &Progress) -> String {
+    let counts: Vec<String> = progress.counts.iter().map(|(what, count)| format!("{count} {what}")).collect();
+    counts.join(", ")
+}
+
 fn at_site(site: &Option<String>) -> String {
     site.as_ref().map(|site| format!(" at {site}")).unwrap_or_default()
 }
@@ -341,6 +347,9 @@ fn show_task(task: &Task) -> String {
         format!("created   {} UTC", time(task.created)),
         format!("changed   {} UTC", time(task.changed)),
     ];
+    if !progress.counts.is_empty() {
+        lines.push(format!("of these  {}", counts(progress)));
+    }
     if let Some(activity) = &task.activity {
         lines.extend(show_activity(task.state, activity));
     }
@@ -479,7 +488,10 @@ pub async fn attach(
 pub async fn outcome(context: &Context, client: &Client, task: &Task) -> Result {
     let progress = &task.progress;
     let took = duration(task.changed.since(task.created).max(Duration::from_millis(1)));
-    let done = format!("{}, {} in {took}", count(progress.items_done, "item"), size(progress.bytes_done));
+    let done = match progress.counts.is_empty() {
+        true => format!("{}, {} in {took}", count(progress.items_done, "item"), size(progress.bytes_done)),
+        false => format!("{} ({}) in {took}", count(progress.items_done, "item"), counts(progress)),
+    };
     match task.state {
         TaskState::Succeeded => {
             if !context.output.json {
