@@ -57,3 +57,37 @@ fn mistakes_are_explained() {
     let partial = lab.run(["import", &from, "percale:/lab/run"]).code(6);
     assert!(partial.err.contains("run/out") && partial.err.contains("3 registered"), "{}", partial.err);
 }
+
+#[test]
+fn a_collection_becomes_a_directory_of_links_or_files() {
+    let (lab, from) = lab();
+    lab.run(["import", &from, "percale:/lab/run", "--hash", "never"]).ok();
+    lab.write("mine", b"mine");
+    lab.line("put mine percale:/lab/run/in/mine").ok();
+    let plan = lab.line("export --links -n percale:/lab/run out").ok();
+    assert_eq!(plan.out.lines().count(), 4, "{}", plan.out);
+    assert!(!lab.path("out").exists());
+    let done = lab.line("--json export --links percale:/lab/run out").ok().json();
+    assert_eq!(done, json!({"made": 4, "same": 0, "failed": []}));
+    assert_eq!(fs::read_link(lab.path("out/in/b.nc")).unwrap(), lab.path("raw/run/in/b.nc"));
+    assert_eq!(fs::read(lab.path("out/in/mine")).unwrap(), b"mine");
+
+    // Again nothing; a new version of an object of a managed store has another file; what is in the way stays.
+    lab.write("mine", b"yours");
+    lab.line("put --overwrite mine percale:/lab/run/in/mine").ok();
+    fs::remove_file(lab.path("out/a.nc")).unwrap();
+    lab.write("out/a.nc", b"own");
+    fs::remove_file(lab.path("raw/run/in/c.txt")).unwrap();
+    let again = lab.line("--json export --links percale:/lab/run out").code(6).json();
+    assert_eq!((&again["made"], &again["same"]), (&json!(1), &json!(1)), "{again}");
+    let failed = again["failed"].as_array().unwrap().iter().map(|item| item["path"].as_str().unwrap());
+    assert_eq!(failed.collect::<Vec<_>>(), ["/lab/run/a.nc", "/lab/run/in/c.txt"]);
+    assert_eq!(fs::read(lab.path("out/in/mine")).unwrap(), b"yours");
+    assert_eq!(fs::read(lab.path("out/a.nc")).unwrap(), b"own");
+
+    lab.line("export --copy percale:/lab/run/in copy --include *.nc").ok();
+    assert_eq!(fs::read(lab.path("copy/b.nc")).unwrap(), b"run/in/b.nc");
+    assert!(!lab.path("copy/mine").exists() && !lab.path("copy/b.nc").is_symlink());
+    lab.line("export percale:/lab/run out").code(2);
+    lab.line("export --links percale:/lab/run/a.nc out").code(8);
+}
