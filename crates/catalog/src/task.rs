@@ -1,5 +1,7 @@
 //! Tasks (docs/design/tasks.md).
 
+mod later;
+
 use std::time::Duration;
 
 use percale_core::access::Caller;
@@ -317,19 +319,6 @@ async fn again<T: Tx>(batch: &mut Batch<'_, T>, task: &mut Task, fault: TaskFaul
     requeue(batch, task, wait, Some(fault)).await
 }
 
-/// Puts a running task back into the queue to be done again from the beginning. Of what happened to it before only the
-/// last is kept, since it goes on for ever.
-async fn later<T: Tx>(
-    batch: &mut Batch<'_, T>,
-    task: &mut Task,
-    wait: Duration,
-    fault: Option<TaskFault>,
-) -> Result<()> {
-    task::forget_turns(batch.tx, task.id).await?;
-    (task.cursor, task.attempt, task.vain) = (None, 0, 0);
-    requeue(batch, task, wait, fault).await
-}
-
 async fn requeue<T: Tx>(
     batch: &mut Batch<'_, T>,
     task: &mut Task,
@@ -421,7 +410,9 @@ impl Change for Progress {
                 end(batch, &mut task, TaskState::Failed, Some(fault.clone())).await?;
             }
             Some(TaskOutcome::Again(fault)) => again(batch, &mut task, fault.clone()).await?,
-            Some(TaskOutcome::Later(wait, fault)) => later(batch, &mut task, *wait, fault.clone()).await?,
+            Some(TaskOutcome::Later(wait, fault)) => {
+                later::later(batch, &mut task, *wait, fault.clone()).await?
+            }
         }
         Ok(task)
     }

@@ -456,6 +456,13 @@ async fn a_task_that_is_done_for_now_begins_anew(site: Site) {
         let kinds: Vec<_> = events.iter().map(|event| event.kind.as_str()).collect();
         assert_eq!((kinds, events[2].number), (vec!["submitted", "claimed", "requeued"], 3 + 2 * pass));
     }
+    catalog.claim_task(holder(&site.lease), &[], None).await.unwrap().unwrap();
+    assert!(!catalog.hasten_task(task.id).await.unwrap(), "it runs");
+    let later = TaskOutcome::Later(HOUR, None);
+    catalog.finish_task(task.id, holder(&site.lease), TaskReport::default(), later).await.unwrap();
+    assert_eq!(catalog.claim_task(holder(&site.lease), &[], None).await.unwrap(), None, "not yet");
+    assert!(catalog.hasten_task(task.id).await.unwrap());
+    assert!(catalog.claim_task(holder(&site.lease), &[], None).await.unwrap().is_some());
 }
 
 async fn two_servers_do_not_claim_the_same_task(site: Site) {

@@ -32,7 +32,7 @@ Examples:
   percale import -n alps:/data/run7 percale:/climate/run7           shows what would be registered, and changes nothing
   percale import alps:/data percale:/climate --include '*.nc' --exclude tmp/
   percale import alps:/data/run7 percale:/climate/run7 --hash now   registers only what was read and hashed
-  percale import alps:/data/live percale:/climate/live --follow     looks again every minute, until the task is cancelled")]
+  percale import alps:/data/live percale:/climate/live --follow     looks again and again, until the task is cancelled")]
 pub struct ImportArgs {
     /// The directory, as SITE:/path
     #[arg(value_parser = raw_path, value_name = "SITE:/DIR")]
@@ -46,7 +46,8 @@ pub struct ImportArgs {
     /// Show what would happen and change nothing
     #[arg(long, short = 'n', visible_alias = "dryrun")]
     dry_run: bool,
-    /// Look again and again, so long after the last time, until the task is cancelled
+    /// Look again and again until the task is cancelled: soon after a change on the server's host, and at the latest so long after the last
+    /// time
     #[arg(long, value_name = "EVERY", num_args = 0..=1, require_equals = true, default_missing_value = EVERY, conflicts_with = "dry_run")]
     follow: Option<Span>,
     /// Do not wait; print the id of the task

@@ -9,9 +9,10 @@ mod hash;
 pub(crate) mod registrar;
 mod scan;
 mod source;
+mod watch;
 
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use percale_api::importing::{Hashing, Import};
 use percale_api::tasks::TaskSpec;
@@ -32,6 +33,7 @@ use chunk::Chunk;
 use registrar::{Answer, Registrar, reason};
 use scan::Scan;
 use source::Source;
+use watch::Watch;
 
 /// Chunks that are found ahead of the one that is registered.
 const AHEAD: usize = 2;
@@ -87,18 +89,26 @@ pub(super) async fn run(attempt: &Attempt, import: &Import) -> Result<()> {
     let space = space_of(attempt, &import.to).await?;
     let source = Source::find(app, &import.source, &import.to).await?;
     let store = app.stores.get(source.store.id).await?.store.clone();
+    let began = Instant::now();
+    let watch = import.follow_s.and_then(|_| Watch::new(source.root()));
     let scan = Scan {
         catalog: &app.catalog,
         store: store.clone(),
         source: &source,
         space: space.id,
         filter: filter(import)?,
+        watch: Mutex::new(watch),
     };
     let registrar = Registrar::new(attempt, &source, &space)?;
     let furthest = Mutex::new(None);
     let work = Work { attempt, import, source: &source, store, registrar: &registrar, furthest: &furthest };
     let (found, chunks) = mpsc::channel(AHEAD);
     tokio::try_join!(scan.run(after, found), work.all(chunks))?;
+    let watch = scan.watch.into_inner().unwrap_or_else(PoisonError::into_inner);
+    if let (Some(watch), Some(seconds)) = (watch, import.follow_s) {
+        let (within, took) = (Duration::from_secs(seconds.into()), began.elapsed());
+        app.background.spawn(watch.wake(app.clone(), attempt.task.id, within, took));
+    }
     let position = furthest.into_inner().unwrap_or_else(PoisonError::into_inner);
     if let Some(position) = position {
         registrar.settle(position).await;

@@ -3,6 +3,7 @@
 //! Both are in the byte order of keys, so that one pass over both tells everything, in the memory of some pages.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::{Mutex, PoisonError};
 
 use percale_catalog::{Catalog, KnownFile, NativeFile};
 use percale_client::put::{Candidate, Filter};
@@ -15,6 +16,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::chunk::Chunk;
 use super::source::Source;
+use super::watch::Watch;
 use crate::{ApiError, Result};
 
 /// Files of which is asked at once.
@@ -30,6 +32,8 @@ pub(super) struct Scan<'a> {
     /// The space that the files go to.
     pub space: SpaceId,
     pub filter: Option<Filter>,
+    /// Hears of changes from here on.
+    pub watch: Mutex<Option<Watch>>,
 }
 
 /// A page of what is known, asked for while the one before is used.
@@ -118,6 +122,7 @@ impl Scan<'_> {
     /// # Errors
     /// What the store or the catalog answer: `NotFound` or `NotACollection` if the source is not there or no directory.
     pub async fn run(&self, after: Option<String>, found: Sender<Chunk>) -> Result<()> {
+        self.watch(self.source.prefix.as_ref().map(StoreKey::as_str));
         let mut options = ListOptions::default().recursive().page_size(PAGE);
         options.prefix.clone_from(&self.source.prefix);
         options.after = after.as_deref().and_then(|after| StoreKey::parse(after).ok());
@@ -177,6 +182,12 @@ impl Scan<'_> {
         above.filter(|above| !self.is_wanted(above, true, 0)).map(|above| format!("{above}/")).collect()
     }
 
+    fn watch(&self, key: Option<&str>) {
+        if let Some(watch) = self.watch.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
+            watch.add(key);
+        }
+    }
+
     fn is_wanted(&self, key: &str, is_directory: bool, size: u64) -> bool {
         let Some(filter) = &self.filter else { return true };
         filter(Candidate::new(self.source.below(key), is_directory, size))
@@ -193,8 +204,11 @@ impl Scan<'_> {
                 let below = format!("{key}/");
                 if !self.is_wanted(key.as_str(), true, 0) {
                     at.left_out.push(below);
-                } else if self.filter.is_none() {
-                    at.bare.push(below);
+                } else {
+                    self.watch(Some(key.as_str()));
+                    if self.filter.is_none() {
+                        at.bare.push(below);
+                    }
                 }
             }
             Kind::File => {

@@ -68,6 +68,11 @@ impl Source {
         Ok(Self { store, prefix, shown, to: to.clone() })
     }
 
+    /// Returns the root of the store.
+    pub fn root(&self) -> &Path {
+        Path::new(self.store.config.get("root").and_then(|root| root.as_str()).unwrap_or_default())
+    }
+
     /// Returns the path of a key below the directory.
     pub fn below<'k>(&self, key: &'k str) -> &'k str {
         match &self.prefix {
