@@ -91,7 +91,6 @@ static BY_KEY: Sql = Sql::each(
 static HAS_KEYS: Sql =
     Sql::both("SELECT version FROM replica WHERE st = $1 AND key >= $2 AND key <= $3 LIMIT 1");
 
-/// In this order: PostgreSQL would else look at all entries of a space at once.
 static KNOWN_FILES: Sql = Sql::both(
     "SELECT r.key, r.generation, r.state, r.version, p.id, e.parent, e.name, e.version FROM replica r \
      JOIN space p ON p.sp = r.sp LEFT JOIN entry e ON e.sp = r.sp AND e.id = r.entry \

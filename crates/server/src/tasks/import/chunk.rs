@@ -13,6 +13,8 @@ const FILES: usize = 4000;
 const BYTES: usize = 1 << 20;
 /// Files that are gone, or items that failed, in one chunk.
 const OTHERS: usize = 1000;
+/// Bytes of files that are hashed before any of them is registered: what a server that dies has hashed for nothing.
+const CONTENT: u64 = 4 << 30;
 /// Files that need nothing, after which it is said how far the work is.
 const UNCHANGED: u64 = 50_000;
 const _: () = assert!(FILES < MAX_REGISTER);
@@ -35,6 +37,7 @@ pub(super) struct Chunk {
     by_key: HashMap<Option<String>, usize>,
     files: usize,
     bytes: usize,
+    content: u64,
 }
 
 impl Chunk {
@@ -60,14 +63,16 @@ impl Chunk {
     pub fn add(&mut self, folder: usize, file: NativeFile) {
         if let Some(folder) = self.folders.get_mut(folder) {
             self.files += 1;
+            self.content += file.size.0;
             self.bytes += file.name.len() + file.generation.len() + 100;
             folder.files.push(file);
         }
     }
 
-    /// Tells whether it is to be worked on before more is added.
-    pub fn is_full(&self) -> bool {
+    /// Tells whether it is to be worked on before more is added. `is_read`: its files are hashed first.
+    pub fn is_full(&self, is_read: bool) -> bool {
         self.files >= FILES
+            || (is_read && self.content >= CONTENT)
             || self.bytes >= BYTES
             || self.gone.len() >= OTHERS
             || self.failed.len() >= OTHERS

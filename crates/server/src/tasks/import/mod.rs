@@ -97,6 +97,7 @@ pub(super) async fn run(attempt: &Attempt, import: &Import) -> Result<()> {
         source: &source,
         space: space.id,
         filter: filter(import)?,
+        is_read: import.hash == Hashing::Now,
         watch: Mutex::new(watch),
     };
     let registrar = Registrar::new(attempt, &source, &space)?;

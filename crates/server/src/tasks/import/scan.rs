@@ -32,6 +32,8 @@ pub(super) struct Scan<'a> {
     /// The space that the files go to.
     pub space: SpaceId,
     pub filter: Option<Filter>,
+    /// Whether files are hashed before they are registered.
+    pub is_read: bool,
     /// Hears of changes from here on.
     pub watch: Mutex<Option<Watch>>,
 }
@@ -160,7 +162,7 @@ impl Scan<'_> {
             if at.bare.is_empty() {
                 at.through = Some(key);
             }
-            if at.chunk.is_full() {
+            if at.chunk.is_full(self.is_read) {
                 at.chunk.through.clone_from(&at.through);
                 if found.send(std::mem::take(&mut at.chunk)).await.is_err() {
                     return Ok(());
