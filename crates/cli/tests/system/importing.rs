@@ -1,6 +1,7 @@
 //! Imports of many files while the server is killed again and again, and on a disk that is full.
 
 use std::collections::BTreeSet;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use percale_testkit::process::Site;
@@ -114,4 +115,71 @@ fn an_import_into_a_full_catalog_goes_on_when_there_is_room() {
         assert_eq!(ended(&site, &id), "succeeded");
     }
     assert!(listed(&site) == expected, "other files are listed than there are");
+}
+
+/// Nobody's account, as which a server is run that has to be refused something.
+const NOBODY: u32 = 65534;
+
+/// Starts a site as an account that mode bits hold for. Nothing, said aloud, where that cannot be.
+fn start_as_nobody(work: &Path) -> Option<Site> {
+    let mut options = World::options();
+    if rustix::process::geteuid().is_root() {
+        if !Path::new("/usr/bin/setpriv").exists() {
+            eprintln!("SKIPPED: there is no setpriv, and root may read everything");
+            return None;
+        }
+        let script = work.join("percale");
+        let binary = options.binary.display().to_string();
+        let account = format!("--reuid={NOBODY} --regid={NOBODY} --clear-groups");
+        std::fs::write(&script, format!("#!/bin/sh\nexec setpriv {account} '{binary}' \"$@\"\n")).unwrap();
+        std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
+        options.binary = script;
+    }
+    options.directory = Some(work.join("site"));
+    for folder in [work.to_owned(), work.join("site"), work.join("site/state"), work.join("raw")] {
+        std::fs::create_dir_all(&folder).unwrap();
+        if rustix::process::geteuid().is_root() {
+            std::os::unix::fs::chown(&folder, Some(NOBODY), Some(NOBODY)).unwrap();
+        }
+    }
+    Some(Site::start(options))
+}
+
+#[test]
+fn what_the_server_may_not_read_is_named_and_not_lost() {
+    let work = tempfile::tempdir().unwrap();
+    let Some(site) = start_as_nobody(work.path()) else { return };
+    let raw = work.path().join("raw");
+    for file in ["run/closed/inside", "run/good", "run/secret"] {
+        std::fs::create_dir_all(raw.join(file).parent().unwrap()).unwrap();
+        std::fs::write(raw.join(file), file).unwrap();
+    }
+    let id = start(&site, &raw);
+    assert_eq!(ended(&site, &id), "succeeded");
+    let mode = |name: &str, mode| {
+        std::fs::set_permissions(raw.join(name), std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    std::fs::write(raw.join("run/secret"), "changed").unwrap();
+    mode("run/closed", 0o000);
+    mode("run/secret", 0o000);
+    let from = format!("test:{}", raw.join("run").display());
+    let again = ["import", "--detach", "--hash", "now", &from, "percale:/lab/run"];
+    let id = run(&site, &again).trim().to_owned();
+    assert_eq!(ended(&site, &id), "partial");
+    assert_eq!(progress(&site, &id)["counts"], json!({"unchanged": 1}));
+    let items = run(&site, &["task", "items", "--json", &id]);
+    let items = items.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let named: BTreeSet<_> = items
+        .map(|item| {
+            let name = item["path"].as_str().unwrap().rsplit('/').next().unwrap().to_owned();
+            (name, item["code"].as_str().unwrap().to_owned())
+        })
+        .collect();
+    let denied = |name: &str| (name.to_owned(), "store_denied".to_owned());
+    assert_eq!(named, BTreeSet::from([denied("closed"), denied("secret")]));
+    mode("run/closed", 0o755);
+    mode("run/secret", 0o644);
+    let id = run(&site, &again).trim().to_owned();
+    assert_eq!(ended(&site, &id), "succeeded");
+    assert_eq!(progress(&site, &id)["counts"], json!({"changed": 1, "unchanged": 2}));
 }
