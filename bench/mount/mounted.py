@@ -151,7 +151,8 @@ def main():
     options = parser.parse_args()
     options.blocks = [block for block in options.blocks.split(",") if block]
     if os.geteuid() != 0 or not os.path.exists("/dev/fuse"):
-        sys.exit("mounting needs root and /dev/fuse")
+        print("SKIPPED: mounting needs root and /dev/fuse")
+        return
     if options.blocks and not shutil.which("fio"):
         print("SKIPPED: reads and writes by block size need fio (apt-get install fio)")
         options.blocks = []

@@ -7,6 +7,7 @@ pub mod away;
 pub mod digest_fields;
 pub mod directions;
 pub mod entries;
+pub mod importing;
 pub mod mounts;
 pub mod peer;
 pub mod plain;

@@ -1,11 +1,15 @@
 //! Managed tasks and events.
 
+use std::collections::BTreeMap;
+
 use percale_core::ids::TaskId;
 use percale_core::state::TaskState;
 use percale_core::tree::RootHash;
 use percale_core::{ObjectPath, Rate, Timestamp};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
+
+use crate::importing::Import;
 
 /// What a task is to do.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -20,6 +24,9 @@ pub enum TaskSpec {
         /// Whether copies that are damaged or lost are replaced from good ones. Default no.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         repair: bool,
+        /// Whether only copies that were not hashed yet are looked at. Default no.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        unverified: bool,
     },
     /// Removes an entry and all below it.
     Delete {
@@ -76,6 +83,8 @@ pub enum TaskSpec {
         /// The name of the site whose copies are removed.
         from: String,
     },
+    /// Registers files of a storage of this site in place. For administrators.
+    Import(Import),
     /// Moves everything off a store of this site that is draining to its other stores. For administrators.
     Empty {
         /// The store's name.
@@ -189,6 +198,9 @@ pub struct Progress {
     /// Bytes in all, once everything was found.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes_total: Option<u64>,
+    /// What became of items: of an import `registered`, `changed`, `unchanged` and `lost`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub counts: BTreeMap<String, u64>,
 }
 
 /// What a task is busy with, and what holds it up. Renewed each second while it runs; afterwards what it was in all.

@@ -33,6 +33,7 @@ mod peer;
 mod publish;
 mod read;
 mod record;
+mod register;
 mod remote;
 mod remove;
 mod replica;
@@ -52,6 +53,7 @@ pub use record::{
     CreatedItem, GrantItem, MovedItem, PublishedItem, RecordChange, RemovedItem, ReplicaItem,
     ReplicaRemovedItem, SpaceBody, SpaceMovedBody, SpacePromotedBody,
 };
+pub use register::MAX_REGISTER;
 
 /// For how long a request counts as in progress without an answer. After that its idempotency key may begin again,
 /// since its server has died.

@@ -190,48 +190,13 @@ impl Change for NativeChanged {
             content => return Err(conflict(content.as_ref().map(|content| content.version))),
         };
         let path = batch.path_of(sp, entry.id).await?;
-        let (now, new_version) = (batch.now(), VersionId(batch.next_id(sp).await?));
-        let replica = Replica {
-            version: new_version,
-            state: *state,
-            generation: Some(generation.clone()),
-            checked: None,
-            ..row.replica.clone()
-        };
-        let new = ReplicaRow { replica: replica.clone(), ..row.clone() };
-        batch.move_replica(&row, new).await?;
-        let stale = batch.make_stale(sp, *version).await?;
-        if !batch.replicas(sp, *version).await?.is_empty() {
-            batch.remember_version(VersionRow {
-                sp,
-                id: *version,
-                entry: entry.id,
-                size: old.size,
-                root: old.root,
-                created: entry.modified,
-                superseded: now,
-            });
-        }
-        let content =
-            Content { version: new_version, size: *size, root: None, mtime: *mtime, digests: Vec::new() };
-        batch.change(EntryRow { modified: now, content: Some(content), ..(*entry).clone() });
+        let file = FileState { size: *size, generation, mtime: *mtime, state: *state, root: None };
+        let (item, stale) = change_file(batch, &row, &entry, &old, file).await?;
+        let new_version = item.version;
         let who = actor(&self.actor);
         if !stale.is_empty() {
-            let items = stale.iter().map(|row| ReplicaItem::new(&row.replica, None)).collect();
-            batch.record(sp, &who, kind::REPLICAS_CHANGED, &Items::<ReplicaItem> { items })?;
+            batch.record(sp, &who, kind::REPLICAS_CHANGED, &Items { items: stale })?;
         }
-        let item = PublishedItem {
-            id: EntryId(entry.id),
-            parent: EntryId(entry.parent),
-            name: entry.name.clone(),
-            version: new_version,
-            size: *size,
-            root: None,
-            mtime: *mtime,
-            base: Some(*version),
-            replica: ReplicaItem::new(&replica, None),
-            digests: Vec::new(),
-        };
         let mark = batch.record(sp, &who, kind::OBJECTS_PUBLISHED, &Items { items: vec![item] })?;
         Ok(NativeDraft { path, entry: EntryId(entry.id), version: new_version, mark })
     }
@@ -240,4 +205,62 @@ impl Change for NativeChanged {
         let NativeDraft { path, entry, version, mark } = draft;
         Committed { path, entry, version, position: written.position(mark), created: false }
     }
+}
+
+/// A native file as it is now.
+pub(crate) struct FileState<'a> {
+    pub size: percale_core::ByteCount,
+    pub generation: &'a str,
+    pub mtime: Option<percale_core::Timestamp>,
+    pub state: ReplicaState,
+    pub root: Option<percale_core::tree::RootHash>,
+}
+
+/// Makes a new version of what a native file has become: its copy moves there, all others become stale. `entry`, which is
+/// locked, has the content `old`, of which `row` is the file. Returns the items for the journal.
+pub(crate) async fn change_file<T: Tx>(
+    batch: &mut Batch<'_, T>,
+    row: &ReplicaRow,
+    entry: &EntryRow,
+    old: &Content,
+    file: FileState<'_>,
+) -> Result<(PublishedItem, Vec<ReplicaItem>)> {
+    let FileState { size, generation, mtime, state, root } = file;
+    let sp = row.sp;
+    let (now, version) = (batch.now(), VersionId(batch.next_id(sp).await?));
+    let replica = Replica {
+        version,
+        state,
+        generation: Some(generation.to_owned()),
+        checked: root.map(|_| now),
+        ..row.replica.clone()
+    };
+    batch.move_replica(row, ReplicaRow { replica: replica.clone(), ..row.clone() }).await?;
+    let stale = batch.make_stale(sp, old.version).await?;
+    if !batch.replicas(sp, old.version).await?.is_empty() {
+        batch.remember_version(VersionRow {
+            sp,
+            id: old.version,
+            entry: entry.id,
+            size: old.size,
+            root: old.root,
+            created: entry.modified,
+            superseded: now,
+        });
+    }
+    let content = Content { version, size, root, mtime, digests: Vec::new() };
+    batch.change(EntryRow { modified: now, content: Some(content), ..entry.clone() });
+    let item = PublishedItem {
+        id: EntryId(entry.id),
+        parent: EntryId(entry.parent),
+        name: entry.name.clone(),
+        version,
+        size,
+        root,
+        mtime,
+        base: Some(old.version),
+        replica: ReplicaItem::new(&replica, None),
+        digests: Vec::new(),
+    };
+    Ok((item, stale.iter().map(|row| ReplicaItem::new(&row.replica, None)).collect()))
 }

@@ -1,5 +1,7 @@
 //! Tasks (docs/design/tasks.md).
 
+mod later;
+
 use std::time::Duration;
 
 use percale_core::access::Caller;
@@ -378,6 +380,9 @@ impl Change for Progress {
             let message = format!("task {id} does not run under lease {} any more", holder.lease);
             return Err(Error::new(ErrorKind::LeaseExpired, message));
         }
+        if report.begins_anew {
+            task::forget_items(batch.tx, *id).await?;
+        }
         if !report.items.is_empty() {
             let known = task::item_count(batch.tx, *id).await?;
             let room = usize::try_from(MAX_TASK_ITEMS.saturating_sub(known)).unwrap_or(usize::MAX);
@@ -405,6 +410,9 @@ impl Change for Progress {
                 end(batch, &mut task, TaskState::Failed, Some(fault.clone())).await?;
             }
             Some(TaskOutcome::Again(fault)) => again(batch, &mut task, fault.clone()).await?,
+            Some(TaskOutcome::Later(wait, fault)) => {
+                later::later(batch, &mut task, *wait, fault.clone()).await?
+            }
         }
         Ok(task)
     }

@@ -65,7 +65,7 @@ impl Address {
                 let typo = strsim_close(name, SCHEME);
                 let failure = Failure::new(
                     ErrorCode::Unsupported,
-                    format!("'{text}' names the storage of site '{name}', which this release cannot address"),
+                    format!("'{text}' names the storage of site '{name}', which only `percale import` reads"),
                 );
                 Err(failure.with_hint(if typo {
                     format!("Did you mean 'percale{}'?", &text[name.len()..])
@@ -86,6 +86,35 @@ impl Address {
                 Err(failure
                     .with_hint(format!("Did you mean 'percale:/{}'?", text.trim_start_matches(['/', '.']))))
             }
+        }
+    }
+}
+
+/// A path of a site's storage: `SITE:/path`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RawPath {
+    /// The site's name.
+    pub site: String,
+    /// The path, as the site's hosts name it.
+    pub path: String,
+}
+
+impl RawPath {
+    /// Reads what a person wrote.
+    pub fn parse(text: &str) -> Result<Self> {
+        let wrong = |hint: &str| {
+            Err(Failure::usage(format!("'{text}' is not a path of a site's storage")).with_hint(hint))
+        };
+        match text.split_once(':') {
+            Some((SCHEME, _)) => {
+                wrong("The files come from a storage, 'SITE:/path', and go to 'percale:/space/path'.")
+            }
+            Some((site, path)) if !site.is_empty() && !site.contains('/') && path.starts_with('/') => {
+                Ok(Self { site: site.to_owned(), path: path.to_owned() })
+            }
+            _ => wrong(
+                "Write 'SITE:/path', with the path as the site's hosts name it; `percale site list` names the sites.",
+            ),
         }
     }
 }
@@ -199,6 +228,15 @@ mod tests {
         assert_eq!(path.to_string(), "percale://data.example.org:8787/climate/a");
         assert!(fabric("percale://host").path.is_root());
         assert!(Address::parse("percale:///climate").is_err());
+    }
+
+    #[test]
+    fn paths_of_storages_are_read() {
+        let raw = RawPath::parse("alps:/data/a:b").unwrap();
+        assert_eq!((raw.site.as_str(), raw.path.as_str()), ("alps", "/data/a:b"));
+        for wrong in ["/data", "alps:data", ":/data", "percale:/climate", "a/b:/data", "alps"] {
+            assert_eq!(RawPath::parse(wrong).unwrap_err().code(), ErrorCode::InvalidRequest, "{wrong}");
+        }
     }
 
     #[test]

@@ -6,8 +6,9 @@ use clap::builder::BoolishValueParser;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
-    admin, api, bench, cat, check, completion, config, doctor, events, find, grant, locate, login, ls, mount,
-    namespace, replicate, serve, site, space, stat, store, sync, task, token, transfer, usage,
+    admin, api, bench, cat, check, completion, config, doctor, events, export, find, grant, import, locate,
+    login, ls, mount, namespace, replicate, serve, site, space, stat, store, sync, task, token, transfer,
+    usage,
 };
 use crate::demo::DemoArgs;
 use crate::output::ColorWhen;
@@ -133,6 +134,10 @@ pub enum Command {
     Evict(replicate::EvictArgs),
     /// Mount spaces as directories of this host
     Mount(mount::MountArgs),
+    /// Register files of a site's storage in place
+    Import(import::ImportArgs),
+    /// Make a directory of links or files of a collection
+    Export(export::ExportArgs),
     /// Look after managed tasks
     #[command(subcommand)]
     Task(task::TaskCommand),

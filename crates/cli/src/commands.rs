@@ -9,8 +9,10 @@ pub mod completion;
 pub mod config;
 pub mod doctor;
 pub mod events;
+pub mod export;
 pub mod find;
 pub mod grant;
+pub mod import;
 mod known;
 pub mod locate;
 pub mod login;
@@ -62,6 +64,8 @@ pub async fn run(command: Command, context: &Context) -> Result {
         Command::Replicate(args) => replicate::replicate(args, context).await,
         Command::Evict(args) => replicate::evict(args, context).await,
         Command::Mount(args) => mount::run(args, context).await,
+        Command::Export(args) => export::run(args, context).await,
+        Command::Import(args) => import::run(args, context).await,
         Command::Task(command) => task::run(command, context).await,
         Command::Events(args) => context.interruptible(events::run(args, context)).await?,
         Command::Token(command) => context.interruptible(token::run(command, context)).await?,

@@ -1,14 +1,10 @@
 //! `--include` and `--exclude`: the first pattern that matches decides (as rclone and globus do; aws lets the last one).
-//!
-//! A pattern without a slash is compared with the name, at any depth; one with a slash with the path below the source.
-//! A pattern that ends with a slash matches only directories. What no pattern matches is wanted, unless there is an
-//! `--include`: then what matches nothing is not.
-
-use std::sync::Arc;
+//! What a pattern matches is said in [`percale_client::selection`].
 
 use clap::{ArgMatches, Args, FromArgMatches};
 use globset::{GlobBuilder, GlobMatcher};
-use percale_client::put::{Candidate, Filter};
+use percale_api::importing::{Rule, Selection};
+use percale_client::put::Filter;
 use percale_core::ByteCount;
 
 use crate::failure::{Failure, Result};
@@ -68,45 +64,22 @@ impl Args for FilterArgs {
     }
 }
 
-struct Rule {
-    include: bool,
-    directories_only: bool,
-    whole_path: bool,
-    matcher: GlobMatcher,
-}
-
 impl FilterArgs {
     /// Makes the filter; none if nothing was asked for.
     pub fn build(&self) -> Result<Option<Filter>> {
-        if self.rules.is_empty() && self.min_size.is_none() && self.max_size.is_none() {
-            return Ok(None);
-        }
-        let rules: Vec<Rule> =
-            self.rules.iter().map(|(include, text)| rule(*include, text)).collect::<Result<_>>()?;
-        let (min, max) = (self.min_size, self.max_size);
-        let has_include = rules.iter().any(|rule| rule.include);
-        Ok(Some(Arc::new(move |candidate: Candidate<'_>| {
-            let fits = candidate.is_directory
-                || (min.is_none_or(|min| candidate.size >= min.0)
-                    && max.is_none_or(|max| candidate.size <= max.0));
-            let name = candidate.path.rsplit('/').next().unwrap_or_default();
-            let decided = rules
-                .iter()
-                .filter(|rule| candidate.is_directory || !rule.directories_only)
-                .find(|rule| rule.matcher.is_match(if rule.whole_path { candidate.path } else { name }))
-                .map(|rule| rule.include);
-            // A directory is entered though no include matches it: something in it may match.
-            fits && decided.unwrap_or(candidate.is_directory || !has_include)
-        })))
+        percale_client::selection::filter(&self.selection())
+            .map_err(|error| Failure::usage(format!("cannot use the pattern: {}", error.detail())))
     }
-}
 
-fn rule(include: bool, text: &str) -> Result<Rule> {
-    let directories_only = text.len() > 1 && text.ends_with('/');
-    let pattern = text.trim_end_matches('/');
-    let whole_path = pattern.contains('/');
-    let matcher = glob(pattern.trim_start_matches('/'))?;
-    Ok(Rule { include, directories_only, whole_path, matcher })
+    /// What a site is asked for.
+    pub fn selection(&self) -> Selection {
+        let rule = |(include, pattern): &(bool, String)| Rule { include: *include, pattern: pattern.clone() };
+        Selection {
+            rules: self.rules.iter().map(rule).collect(),
+            min_size: self.min_size,
+            max_size: self.max_size,
+        }
+    }
 }
 
 /// Reads a pattern. `*` and `?` do not match a slash, `**` does.

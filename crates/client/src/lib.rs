@@ -42,6 +42,7 @@ pub mod read;
 pub mod receipt;
 pub mod report;
 mod retry;
+pub mod selection;
 mod sites;
 mod upload;
 mod walk;

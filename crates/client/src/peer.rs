@@ -2,6 +2,7 @@
 
 use bytes::{Bytes, BytesMut};
 use percale_api::directions::{Dial, DialAnswer};
+use percale_api::importing::{RegisterFiles, Registered};
 use percale_api::media;
 use percale_api::peer::{
     Changed, Changes, CheckCopies, CheckLine, CopyAnswers, CopyReports, Evict, EvictAnswers, HandOver, Join,
@@ -161,6 +162,16 @@ impl Client {
     /// As [`Client::peer_publish`].
     pub async fn peer_copies(&self, copies: &CopyReports) -> crate::Result<CopyAnswers> {
         let call = Call::new("report copies to the home site", Method::POST, "/v1/peer/copies").json(copies);
+        self.json(call.repeat(Repeat::Safe)).await
+    }
+
+    /// Asks the home to register files that lie here.
+    ///
+    /// # Errors
+    /// As [`Client::peer_publish`].
+    pub async fn peer_register(&self, files: &RegisterFiles) -> crate::Result<Registered> {
+        let call =
+            Call::new("register files at the home site", Method::POST, "/v1/peer/register").json(files);
         self.json(call.repeat(Repeat::Safe)).await
     }
 

@@ -24,5 +24,5 @@ pub use key::{KeyError, RESERVED, STAGE, StageToken, StoreKey};
 pub use store::{ListStream, ReadStream, SharedStore, Stage, Store};
 pub use types::{
     Delete, Entry, FileIdentity, Generation, Kind, ListOptions, ListPage, Meta, Publish, PublishMode,
-    Published, ReadOptions, SmallFile, StageOptions, Staged, Usage,
+    Published, ReadOptions, Skipped, SmallFile, StageOptions, Staged, Usage,
 };

@@ -47,6 +47,7 @@ pub trait Store: Debug + Send + Sync + 'static {
     /// Lists what is in a collection.
     ///
     /// - Each entry comes once. The order is the same in each listing, and `after` continues in that order.
+    /// - Recursive listings are in the byte order of whole keys: `a.b` before `a/x`.
     /// - Recursive listings hold the files at any depth and, where collections are claimed, the collections.
     /// - Not recursive, collections below come as one entry each.
     /// - A missing prefix is `NotFound` where collections are claimed, else an empty listing. A prefix that is a file is

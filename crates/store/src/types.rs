@@ -6,7 +6,7 @@ use bytes::Bytes;
 use percale_core::{ByteCount, ByteRange, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use crate::{StageToken, StoreKey};
+use crate::{Error, ErrorKind, Operation, StageToken, StoreKey};
 
 /// Bytes in one piece of a read, unless asked otherwise: one group of the hash tree.
 pub const DEFAULT_PIECE_SIZE: ByteCount = ByteCount::mib(1);
@@ -163,9 +163,25 @@ pub struct Entry {
 pub struct ListPage {
     /// The entries, in the listing's order.
     pub entries: Vec<Entry>,
-    /// Paths, made readable, of what is there but cannot have a key (a name that is not UTF-8, a path too long) or could
-    /// not be looked at, each with the reason.
-    pub skipped: Vec<String>,
+    /// What is there but cannot have a key (a name that is not UTF-8, a path too long) or could not be looked at.
+    pub skipped: Vec<Skipped>,
+}
+
+/// What a listing leaves out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Skipped {
+    /// Its path, made readable.
+    pub path: String,
+    /// Why.
+    pub kind: ErrorKind,
+    /// Why, in words.
+    pub reason: String,
+}
+
+impl From<Skipped> for Error {
+    fn from(skipped: Skipped) -> Self {
+        Self::new(skipped.kind, Operation::List).on(skipped.path).detail(skipped.reason)
+    }
 }
 
 /// What to read. Nothing set: the whole file, in pieces of 1 MiB.

@@ -9,8 +9,8 @@ use percale_core::state::ReplicaState;
 use serde::Serialize;
 
 use super::{Batch, Dirty, Mark, Slot, Written};
-use crate::engine::Tx;
-use crate::error::{Error, Result};
+use crate::engine::{Tx, to_json};
+use crate::error::Result;
 use crate::model::{Content, IntentId};
 use crate::rows::Lock;
 use crate::rows::entry::EntryRow;
@@ -238,8 +238,7 @@ impl<T: Tx> Batch<'_, T> {
         kind: &'static str,
         body: &B,
     ) -> Result<Mark> {
-        let body = serde_json::to_value(body)
-            .map_err(|error| Error::internal("cannot write a journal record").with_source(error))?;
+        let body = to_json(body)?;
         let records = self.records.entry(sp).or_default();
         let index = records.len() as u64;
         records.push(NewRecord { actor: actor.to_owned(), kind, v: 1, body });

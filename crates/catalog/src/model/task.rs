@@ -1,6 +1,7 @@
 //! Managed work.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use percale_core::access::Caller;
 use percale_core::ids::{Fence, LeaseId, SiteId, TaskId, VersionId};
@@ -15,7 +16,7 @@ use serde_json::Value;
 pub struct NewTask {
     /// Its id, if it has one already; else it gets one. Submitting an id again gives the first task again.
     pub id: Option<TaskId>,
-    /// What kind of work: `verify`, `delete`, `copy`, `replicate`, `evict`.
+    /// What kind of work: `verify`, `delete`, `copy`, `sync`, `replicate`, `evict`, `empty`, `import`.
     pub kind: String,
     /// What exactly, a JSON object whose form the kind defines.
     pub spec: Value,
@@ -39,6 +40,9 @@ pub struct TaskProgress {
     pub bytes_done: u64,
     /// Bytes in all, once that is known.
     pub bytes_total: Option<u64>,
+    /// What became of items, by words that the kind defines.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub counts: BTreeMap<String, u64>,
     /// What it is busy with, or was at its end.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub activity: Option<TaskActivity>,
@@ -229,6 +233,8 @@ pub struct TaskReport {
     pub copies: Vec<TaskCopy>,
     /// Whether something was achieved since the last report that no later attempt has to do again.
     pub is_further: bool,
+    /// Whether the task has begun anew since the last report: what was recorded of items before is forgotten.
+    pub begins_anew: bool,
 }
 
 /// How an attempt ended.
@@ -242,6 +248,8 @@ pub enum TaskOutcome {
     Failed(TaskFault),
     /// A fault that a later attempt may not meet; the task goes back to the queue, or fails if its attempts are used up.
     Again(TaskFault),
+    /// It is done for now, and is done again from the beginning after this time, until somebody cancels it.
+    Later(Duration, Option<TaskFault>),
 }
 
 /// Most attempts in a row that achieve nothing.

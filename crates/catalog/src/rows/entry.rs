@@ -133,6 +133,9 @@ static OF_KIND: Sql = Sql::both(concat!(
 
 static HAS_CHILDREN: Sql = Sql::both("SELECT id FROM entry WHERE sp = $1 AND parent = $2 LIMIT 1");
 
+static HAS_NAMES: Sql =
+    Sql::both("SELECT id FROM entry WHERE sp = $1 AND parent = $2 AND name >= $3 AND name <= $4 LIMIT 1");
+
 static SUBTREE: Sql = Sql::both(
     "WITH RECURSIVE down(sp, id) AS (SELECT sp, id FROM entry WHERE sp = $1 AND id = $2 \
      UNION ALL SELECT e.sp, e.id FROM down JOIN entry e ON e.sp = down.sp AND e.parent = down.id) \
@@ -290,6 +293,16 @@ pub(crate) async fn of_kind<T: Tx>(
 /// Tells whether a collection has entries.
 pub(crate) async fn has_children<T: Tx>(tx: &T, sp: i64, parent: u64) -> Result<bool> {
     Ok(!tx.query(&HAS_CHILDREN, row![sp, parent]).await?.is_empty())
+}
+
+/// Tells whether a collection has an entry with a name from `first` to `last`.
+pub(crate) async fn has_names<T: Tx>(
+    tx: &T,
+    (sp, parent): (i64, u64),
+    first: &str,
+    last: &str,
+) -> Result<bool> {
+    Ok(!tx.query(&HAS_NAMES, row![sp, parent, first, last]).await?.is_empty())
 }
 
 /// Returns the ids of an entry and everything below it, at most `limit`.

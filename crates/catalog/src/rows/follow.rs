@@ -114,9 +114,7 @@ pub(crate) async fn append<T: Tx, B: Serialize>(
     kind: &'static str,
     body: &B,
 ) -> Result<Position> {
-    let body = serde_json::to_value(body)
-        .map_err(|error| Error::internal("cannot write a journal record").with_source(error))?;
-    let record = NewRecord { actor: actor.to_owned(), kind, v: 1, body };
+    let record = NewRecord { actor: actor.to_owned(), kind, v: 1, body: to_json(body)? };
     match tx.append(row.sp, &[record]).await? {
         Some((seq, term)) => Ok(Position { space: row.space.id, term, seq }),
         None => Err(crate::batch::raced("a space got another home before a change of it was written")),

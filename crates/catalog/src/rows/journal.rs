@@ -1,7 +1,6 @@
 //! The journal.
 
 use percale_core::{Position, Timestamp};
-use serde_json::Value as Json;
 
 use crate::engine::{Sql, Tx, row};
 use crate::error::Result;
@@ -13,7 +12,8 @@ pub(crate) struct NewRecord {
     pub actor: String,
     pub kind: &'static str,
     pub v: u32,
-    pub body: Json,
+    /// JSON.
+    pub body: String,
 }
 
 /// For SQLite: takes places of a space's journal.

@@ -97,6 +97,11 @@ static TAKEN: Sql = Sql::each(
      UNION ALL SELECT k.st, k.key FROM k JOIN arrival a ON a.st = k.st AND a.key = k.key",
 );
 
+static IN_HAND: Sql = Sql::both(
+    "SELECT st FROM store WHERE st = $1 AND (EXISTS (SELECT 1 FROM intent i WHERE i.st = $1) \
+     OR EXISTS (SELECT 1 FROM garbage g WHERE g.st = $1) OR EXISTS (SELECT 1 FROM arrival a WHERE a.st = $1))",
+);
+
 fn decode(row: &mut Row) -> Result<StoredIntent> {
     let id = IntentId(row.uuid()?);
     let lease = LeaseId(row.uuid()?);
@@ -172,6 +177,11 @@ pub(crate) async fn taken<T: Tx>(tx: &T, keys: Vec<(i64, String)>) -> Result<Vec
     let params = keys.into_iter().map(|(st, key)| row![st, key]).collect();
     let rows = tx.many(&TAKEN, params).await?;
     rows.into_iter().map(|mut row| Ok((row.int()?, row.text()?))).collect()
+}
+
+/// Tells whether any key of a store is taken by something else than a copy.
+pub(crate) async fn has_in_hand<T: Tx>(tx: &T, st: i64) -> Result<bool> {
+    Ok(!tx.query(&IN_HAND, row![st]).await?.is_empty())
 }
 
 #[cfg(test)]

@@ -1,13 +1,13 @@
 //! Copies of versions, versions that are history, and garbage.
 
-use percale_core::ids::{SpaceId, StoreId, VersionId};
+use percale_core::ids::{EntryId, SpaceId, StoreId, VersionId};
 use percale_core::state::ReplicaState;
 use percale_core::tree::RootHash;
 use percale_core::{ByteCount, Timestamp};
 
 use crate::engine::{Row, Sql, Tx, row};
 use crate::error::Result;
-use crate::model::{Garbage, Replica, StoredReplica};
+use crate::model::{Garbage, KnownFile, Replica, StoredReplica};
 
 /// A row of `replica`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -74,6 +74,29 @@ static OF_FORMER: Sql = Sql::each(
     ),
 );
 
+static BY_KEY: Sql = Sql::each(
+    concat!(
+        "SELECT ",
+        columns!(),
+        " FROM replica r JOIN store s ON s.st = r.st WHERE r.st = $1 AND r.key = $2"
+    ),
+    concat!(
+        "SELECT ",
+        columns!(),
+        " FROM UNNEST($1::bigint[], $2::text[]) AS k(st, key) \
+         JOIN replica r ON r.st = k.st AND r.key = k.key JOIN store s ON s.st = r.st"
+    ),
+);
+
+static HAS_KEYS: Sql =
+    Sql::both("SELECT version FROM replica WHERE st = $1 AND key >= $2 AND key <= $3 LIMIT 1");
+
+static KNOWN_FILES: Sql = Sql::both(
+    "SELECT r.key, r.generation, r.state, r.version, p.id, e.parent, e.name, e.version FROM replica r \
+     JOIN space p ON p.sp = r.sp LEFT JOIN entry e ON e.sp = r.sp AND e.id = r.entry \
+     WHERE r.st = (SELECT st FROM store WHERE id = $1) AND r.key > $2 AND r.key < $3 ORDER BY r.key LIMIT $4",
+);
+
 static INSERT: Sql = Sql::each(
     "INSERT INTO replica (sp, version, st, entry, key, state, generation, checked) \
      VALUES ($1, $2, $3, $4, $5, $6, $7, $8)",
@@ -123,6 +146,40 @@ pub(crate) static LOOKS: [&Sql; 1] = [&OF_VERSIONS];
 pub(crate) async fn of_versions<T: Tx>(tx: &T, keys: Vec<(i64, VersionId)>) -> Result<Vec<ReplicaRow>> {
     let params = keys.into_iter().map(|(sp, version)| row![sp, version]).collect();
     tx.many(&OF_VERSIONS, params).await?.into_iter().map(|mut row| decode(&mut row)).collect()
+}
+
+/// Returns the copies with these keys.
+pub(crate) async fn by_keys<T: Tx>(tx: &T, keys: Vec<(i64, String)>) -> Result<Vec<ReplicaRow>> {
+    let params = keys.into_iter().map(|(st, key)| row![st, key]).collect();
+    tx.many(&BY_KEY, params).await?.into_iter().map(|mut row| decode(&mut row)).collect()
+}
+
+/// Tells whether any copy on a store has a key from `first` to `last`.
+pub(crate) async fn has_keys<T: Tx>(tx: &T, st: i64, first: &str, last: &str) -> Result<bool> {
+    Ok(!tx.query(&HAS_KEYS, row![st, first, last]).await?.is_empty())
+}
+
+/// Returns what is known of the files of a store with keys between `after` and `before`, by key.
+pub(crate) async fn known_files<T: Tx>(
+    tx: &T,
+    store: StoreId,
+    (after, before): (&str, &str),
+    limit: usize,
+) -> Result<Vec<KnownFile>> {
+    let rows = tx.query(&KNOWN_FILES, row![store, after, before, limit]).await?;
+    let mut found = Vec::with_capacity(rows.len());
+    for mut row in rows {
+        let key = row.text()?;
+        let generation = row.opt_text()?;
+        let state = row.parse()?;
+        let version = VersionId(row.number()?);
+        let space = SpaceId(row.uuid()?);
+        let parent = EntryId(row.opt_number()?.unwrap_or_default());
+        let name = row.opt_text()?.unwrap_or_default();
+        let is_current = row.opt_number()? == Some(version.0);
+        found.push(KnownFile { key, generation, state, version, space, parent, name, is_current });
+    }
+    Ok(found)
 }
 
 /// Returns the copies of the former versions of these objects.

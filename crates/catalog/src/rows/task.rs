@@ -137,6 +137,11 @@ static COPY_SUMS: Sql = Sql::each(
     "SELECT sources, MAX(number), SUM(bytes) FROM task_copy WHERE task = $1 GROUP BY sources",
     "SELECT sources, MAX(number)::bigint, SUM(bytes)::bigint FROM task_copy WHERE task = $1 GROUP BY sources",
 );
+/// Not the last event, whose number the next one counts on from.
+static FORGET_TURNS: Sql = Sql::both(
+    "DELETE FROM task_event WHERE task = $1 AND kind IN ('claimed', 'requeued') \
+     AND number < (SELECT MAX(number) FROM task_event WHERE task = $1)",
+);
 static INSERT_EVENT: Sql = Sql::each(
     "INSERT INTO task_event (task, number, at, kind, detail) \
      SELECT $1, COALESCE(MAX(number), 0) + 1, $2, $3, $4 FROM task_event WHERE task = $1",
@@ -316,6 +321,11 @@ pub(crate) async fn items<T: Tx>(
 /// Deletes the items of a task.
 pub(crate) async fn forget_items<T: Tx>(tx: &T, id: TaskId) -> Result<()> {
     tx.execute(&FORGET_ITEMS, row![id]).await.map(drop)
+}
+
+/// Deletes all but the last of the events that say that a task was taken and put back.
+pub(crate) async fn forget_turns<T: Tx>(tx: &T, id: TaskId) -> Result<()> {
+    tx.execute(&FORGET_TURNS, row![id]).await.map(drop)
 }
 
 /// The body of `task_copy`. `v` is the form.

@@ -29,6 +29,7 @@ mod promotion;
 mod publishing;
 mod reading;
 mod records;
+mod register;
 mod remote;
 mod replicas;
 mod snapshots;

@@ -1,5 +1,7 @@
 //! Tasks.
 
+use std::time::Duration;
+
 use percale_catalog::*;
 use percale_core::access::Caller;
 use percale_core::ids::{Fence, SiteId, TaskId, VersionId};
@@ -433,6 +435,36 @@ async fn a_deadline_is_noticed_while_a_task_waits_for_another_attempt(site: Site
     assert!(ended.changed < queued.not_before, "and not only then");
 }
 
+async fn a_task_that_is_done_for_now_begins_anew(site: Site) {
+    let catalog = &site.catalog;
+    let task = catalog.submit_task(&user("alice"), new("import")).await.unwrap();
+    let item = TaskItem { path: "/x".into(), outcome: "failed".into(), code: None, detail: String::new() };
+    for pass in 0..3 {
+        let claimed = catalog.claim_task(holder(&site.lease), &[], None).await.unwrap().unwrap();
+        assert_eq!((claimed.attempt, claimed.cursor), (1, None), "pass {pass}");
+        let report = TaskReport {
+            items: vec![item.clone()],
+            begins_anew: true,
+            cursor: Some(json!(pass)),
+            ..Default::default()
+        };
+        let later = TaskOutcome::Later(Duration::ZERO, None);
+        let queued = catalog.finish_task(task.id, holder(&site.lease), report, later).await.unwrap();
+        assert_eq!(queued.state, TaskState::Queued);
+        assert_eq!(catalog.task_items(&site.admin, task.id, None, 9).await.unwrap().items.len(), 1);
+        let events = catalog.task_events(&site.admin, task.id, 0).await.unwrap();
+        let kinds: Vec<_> = events.iter().map(|event| event.kind.as_str()).collect();
+        assert_eq!((kinds, events[2].number), (vec!["submitted", "claimed", "requeued"], 3 + 2 * pass));
+    }
+    catalog.claim_task(holder(&site.lease), &[], None).await.unwrap().unwrap();
+    assert!(!catalog.hasten_task(task.id).await.unwrap(), "it runs");
+    let later = TaskOutcome::Later(HOUR, None);
+    catalog.finish_task(task.id, holder(&site.lease), TaskReport::default(), later).await.unwrap();
+    assert_eq!(catalog.claim_task(holder(&site.lease), &[], None).await.unwrap(), None, "not yet");
+    assert!(catalog.hasten_task(task.id).await.unwrap());
+    assert!(catalog.claim_task(holder(&site.lease), &[], None).await.unwrap().is_some());
+}
+
 async fn two_servers_do_not_claim_the_same_task(site: Site) {
     let second = site.second().await;
     let other = second.acquire_lease(LeaseKind::Server, "two", HOUR, json!({})).await.unwrap();
@@ -465,6 +497,7 @@ on_both!(
     faults_deadlines_and_used_up_attempts,
     only_attempts_that_achieve_nothing_use_patience_up,
     what_a_task_holds_ends_with_it,
+    a_task_that_is_done_for_now_begins_anew,
     two_servers_do_not_claim_the_same_task,
     owners_take_turns,
     one_owner_does_not_get_all_workers_of_a_server,

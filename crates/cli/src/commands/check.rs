@@ -90,7 +90,7 @@ pub async fn run(args: CheckArgs, context: &Context) -> Result {
 /// Has the site read everything.
 async fn deep(args: &CheckArgs, path: &FabricPath, context: &Context) -> Result {
     let client = context.client_for([path])?;
-    let spec = TaskSpec::Verify { path: path.path.clone(), repair: args.repair };
+    let spec = TaskSpec::Verify { path: path.path.clone(), repair: args.repair, unverified: false };
     let submitted = context.interruptible(client.submit(&NewTask::new(spec))).await??;
     if args.detach {
         return context.output.one(&submitted, |task| task.id.to_string(), |task| task.id.to_string());

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
-use percale_api::tasks::{Activity, Task, TaskItem, TaskSpec, Verification};
+use percale_api::tasks::{Activity, Progress, Task, TaskItem, TaskSpec, Verification};
 use percale_client::Client;
 use percale_core::ids::TaskId;
 use percale_core::state::TaskState;
@@ -300,8 +300,11 @@ async fn list_at(client: &Client, site: Option<&str>, args: &ListArgs) -> Result
 
 fn describe(spec: &TaskSpec) -> String {
     match spec {
-        TaskSpec::Verify { path, repair: false } => format!("verify {}", show(path)),
-        TaskSpec::Verify { path, repair: true } => format!("verify and repair {}", show(path)),
+        TaskSpec::Verify { path, repair: false, unverified: true } => {
+            format!("verify what of {} was not hashed yet", show(path))
+        }
+        TaskSpec::Verify { path, repair: false, .. } => format!("verify {}", show(path)),
+        TaskSpec::Verify { path, repair: true, .. } => format!("verify and repair {}", show(path)),
         TaskSpec::Delete { path } => format!("delete {}", show(path)),
         TaskSpec::Copy { from, to, at } => format!("copy {} -> {}{}", show(from), show(to), at_site(at)),
         TaskSpec::Sync { from, to, at, .. } => {
@@ -309,9 +312,16 @@ fn describe(spec: &TaskSpec) -> String {
         }
         TaskSpec::Replicate { path, to, .. } => format!("replicate {} to {to}", show(path)),
         TaskSpec::Evict { path, from } => format!("evict {} from {from}", show(path)),
+        TaskSpec::Import(import) => format!("import {} into {}", import.source, show(&import.to)),
         TaskSpec::Empty { store } => format!("empty the store {store}"),
         _ => "other work".to_owned(),
     }
+}
+
+/// Says what became of items.
+fn counts(progress: &Progress) -> String {
+    let counts: Vec<String> = progress.counts.iter().map(|(what, count)| format!("{count} {what}")).collect();
+    counts.join(", ")
 }
 
 fn at_site(site: &Option<String>) -> String {
@@ -337,6 +347,9 @@ fn show_task(task: &Task) -> String {
         format!("created   {} UTC", time(task.created)),
         format!("changed   {} UTC", time(task.changed)),
     ];
+    if !progress.counts.is_empty() {
+        lines.push(format!("of these  {}", counts(progress)));
+    }
     if let Some(activity) = &task.activity {
         lines.extend(show_activity(task.state, activity));
     }
@@ -475,7 +488,10 @@ pub async fn attach(
 pub async fn outcome(context: &Context, client: &Client, task: &Task) -> Result {
     let progress = &task.progress;
     let took = duration(task.changed.since(task.created).max(Duration::from_millis(1)));
-    let done = format!("{}, {} in {took}", count(progress.items_done, "item"), size(progress.bytes_done));
+    let done = match progress.counts.is_empty() {
+        true => format!("{}, {} in {took}", count(progress.items_done, "item"), size(progress.bytes_done)),
+        false => format!("{} ({}) in {took}", count(progress.items_done, "item"), counts(progress)),
+    };
     match task.state {
         TaskState::Succeeded => {
             if !context.output.json {

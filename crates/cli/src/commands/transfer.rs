@@ -228,6 +228,18 @@ pub async fn get(args: GetArgs, context: &Context) -> Result {
     }
 }
 
+/// `percale get -r` of what is in a collection.
+pub(super) async fn get_contents(
+    context: &Context,
+    common: CommonArgs,
+    from: FabricPath,
+    to: PathBuf,
+) -> Result {
+    let args = TransferArgs { recursive: true, overwrite: true, common };
+    let from = vec![FabricPath { means_contents: true, ..from }];
+    get_all(context, &args, from, LocalPath { path: to, means_contents: true }).await
+}
+
 /// `percale put`
 pub async fn put(args: PutArgs, context: &Context) -> Result {
     match Route::of(&args.paths)? {

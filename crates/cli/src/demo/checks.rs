@@ -325,7 +325,7 @@ fn succeeded(output: &std::process::Output) -> anyhow::Result<()> {
 /// # Errors
 /// The task is refused or does not end. What it finds is in its progress and items.
 pub async fn deep_check(demo: &Demo, path: ObjectPath, repair: bool) -> anyhow::Result<Task> {
-    run_task(demo, TaskSpec::Verify { path, repair }).await
+    run_task(demo, TaskSpec::Verify { path, repair, unverified: false }).await
 }
 
 /// Submits a task at the first site and waits for its end, wherever it works.

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`bench`] | the model of transfers that `bench model` measures |
 //! | [`faults`] | transfers over connections that break again and again |
+//! | [`import`] | files of a storage, registered in place |
 //! | [`namespace`] | listing, looking, renaming, removing, sharing; exit codes; output for programs |
 //! | [`transfer`] | put and get of trees and large files, resumed, refused, dry |
 //! | [`settings`] | profiles, tokens, where values come from; help and completions |
@@ -13,6 +14,7 @@
 
 mod bench;
 mod faults;
+mod import;
 mod lab;
 mod namespace;
 mod settings;

@@ -32,7 +32,8 @@ async fn the_examples_of_the_documents_run() {
         .collect();
     assert!(!examples.is_empty(), "the documents show no command");
 
-    let site = Site::start(World::options());
+    // The name that the documents give to a first site.
+    let site = Site::start(World::options().set("site.name", "\"alps\""));
     // What `make demo` leaves running, for the README.
     add_space(&site, "demo-disk", "demo").await;
     let mut failures = Vec::new();

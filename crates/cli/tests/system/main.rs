@@ -11,6 +11,7 @@
 //! | [`documents`] | what the documents tell people to type works |
 //! | [`disk_full`] | a full disk is an error and no loss |
 //! | [`full_fabric`] | the same for copies from another site |
+//! | [`importing`] | files registered in place, the server killed and the disk full |
 //! | [`many_items`] | tasks of many items: some are bad, cancelled half-way, a site is drained or stopped |
 //! | [`bench`] | the model of transfers between two sites |
 //! | [`ways`] | `percale doctor` says which sites can dial which |
@@ -25,6 +26,7 @@ mod disk_full;
 mod documents;
 mod fabric_kill;
 mod full_fabric;
+mod importing;
 mod kill;
 mod ledger;
 mod many_items;

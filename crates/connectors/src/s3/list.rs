@@ -5,7 +5,9 @@ use std::collections::VecDeque;
 use async_trait::async_trait;
 use futures::TryStreamExt;
 use opendal::{Lister as OpendalLister, Operator};
-use percale_store::{Entry, Error, Kind, ListOptions, ListPage, ListStream, Operation, Result, StoreKey};
+use percale_store::{
+    Entry, Error, ErrorKind, Kind, ListOptions, ListPage, ListStream, Operation, Result, Skipped, StoreKey,
+};
 
 use super::error::from_opendal;
 use super::meta;
@@ -24,7 +26,7 @@ pub(super) struct Lister {
 
 enum Source {
     Stream(OpendalLister),
-    Sorted(VecDeque<Entry>, Vec<String>),
+    Sorted(VecDeque<Entry>, Vec<Skipped>),
 }
 
 impl Lister {
@@ -58,7 +60,7 @@ fn failed(options: &ListOptions, error: opendal::Error) -> Error {
 }
 
 /// The entry, if it is asked for.
-fn usable(options: &ListOptions, entry: opendal::Entry, skipped: &mut Vec<String>) -> Option<Entry> {
+fn usable(options: &ListOptions, entry: opendal::Entry, skipped: &mut Vec<Skipped>) -> Option<Entry> {
     let (path, found) = entry.into_parts();
     let meta = meta(&found);
     // Markers of empty collections that other programs make, and the collection itself.
@@ -69,7 +71,8 @@ fn usable(options: &ListOptions, entry: opendal::Entry, skipped: &mut Vec<String
         Ok(key) => key,
         Err(_) if path.is_empty() || path == "/" => return None,
         Err(error) => {
-            skipped.push(format!("{path}: {error}"));
+            let reason = error.to_string();
+            skipped.push(Skipped { path, kind: ErrorKind::InvalidKey, reason });
             return None;
         }
     };

@@ -15,6 +15,7 @@ use futures::stream;
 use http::request::Parts;
 use http::{HeaderValue, StatusCode, header};
 use hyper_util::rt::TokioIo;
+use percale_api::importing::{RegisterFiles, Registered};
 use percale_api::peer::{
     self, Changed, Changes, CopyAnswer, CopyAnswers, CopyReport, CopyReports, Evict, EvictAnswers, HomeSpace,
     Join, JournalRecord, MAX_COPIES, Outcome, OwnCopy, PeerStore, Publish, PublishAnswer, PublishCondition,
@@ -35,6 +36,7 @@ use super::auth::Session;
 use super::extract::{Json, parse_json, read_json};
 use crate::app::system_caller;
 use crate::listener::PeerKey;
+use crate::tasks::import::registrar;
 use crate::{ApiError, AppState, Result};
 
 /// Longest wait for something new.
@@ -58,6 +60,7 @@ pub(super) fn routes() -> Router<AppState> {
         .route("/v1/peer/trees/{space}/{version}", get(tree))
         .route("/v1/peer/publish", post(publish))
         .route("/v1/peer/copies", post(copies))
+        .route("/v1/peer/register", post(register))
         .route("/v1/peer/take-over", post(take_over))
         .route("/v1/peer/evict", post(evict))
         .route("/v1/peer/check", post(checks::check))
@@ -283,6 +286,17 @@ async fn publish(
         });
     let abandoned = abandoned.into_iter().map(|committed| committed.map(published)).collect();
     Ok(Json(PublishAnswer { items: items.collect(), abandoned }))
+}
+
+/// Makes objects of files that lie at the asking site.
+async fn register(
+    State(app): State<AppState>,
+    PeerSite(site): PeerSite,
+    Json(files): Json<RegisterFiles>,
+) -> Result<Json<Registered>> {
+    let caller = app.authenticator.vouched_for(&site, &files.caller)?.seen(&site.name, &app.site.name);
+    let files = registrar::from_wire(caller, files);
+    registrar::register(&app, Some(site.id), files).await.map(Json)
 }
 
 fn published(committed: percale_catalog::Committed) -> Published {

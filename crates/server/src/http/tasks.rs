@@ -27,6 +27,7 @@ use super::{forward, header_value, idempotency};
 use crate::app::system_caller;
 use crate::authorize::{authorize, limited};
 use crate::fetch::may_verify;
+use crate::tasks::import::may_import;
 use crate::tasks::{Stored, may_be_emptied};
 use crate::{ApiError, AppState, OnPath as _, Result};
 
@@ -69,6 +70,7 @@ pub(super) fn describe(task: percale_catalog::Task) -> Result<Task> {
             items_failed: progress.items_failed,
             bytes_done: progress.bytes_done,
             bytes_total: progress.bytes_total,
+            counts: task.progress.counts.clone(),
         },
         activity,
         attempt: task.attempt,
@@ -94,7 +96,7 @@ struct TaskQuery {
     /// Only those in this state.
     #[param(value_type = Option<String>)]
     state: Option<TaskState>,
-    /// Only those of this kind: `verify`, `delete`, `copy`, `sync`, `replicate`, `evict`, `empty`.
+    /// Only those of this kind: `verify`, `delete`, `copy`, `sync`, `replicate`, `evict`, `empty`, `import`.
     kind: Option<String>,
     /// The name of the site whose tasks are listed; this one if absent.
     site: Option<String>,
@@ -315,8 +317,8 @@ async fn check(app: &AppState, caller: &Caller, spec: &TaskSpec) -> Result<()> {
     };
     match spec {
         // A check reads every byte from the storage and changes the state of copies.
-        TaskSpec::Verify { path, repair: false } => needs(path, Permission::Read).await,
-        TaskSpec::Verify { path, repair: true } => needs(path, Permission::Write).await,
+        TaskSpec::Verify { path, repair: false, .. } => needs(path, Permission::Read).await,
+        TaskSpec::Verify { path, repair: true, .. } => needs(path, Permission::Write).await,
         TaskSpec::Replicate { path, .. } | TaskSpec::Evict { path, .. } if path.is_root() => {
             Err(ApiError::invalid("copies are made and removed in one space: name it").with_path(path))
         }
@@ -328,6 +330,7 @@ async fn check(app: &AppState, caller: &Caller, spec: &TaskSpec) -> Result<()> {
             needs(path, Permission::Write).await
         }
         TaskSpec::Evict { path, .. } => needs(path, Permission::Write).await,
+        TaskSpec::Import(import) => may_import(app, caller, import).await,
         TaskSpec::Empty { store } => {
             require_admin(caller, "emptying a store")?;
             may_be_emptied(app, store).await.map(drop)

@@ -9,12 +9,13 @@ mod delete;
 mod empty;
 mod evict;
 mod home;
+pub(crate) mod import;
 mod progress;
 mod replicate;
 mod verify;
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use percale_api::tasks::{TaskSpec, Verification};
@@ -102,6 +103,7 @@ impl Stored {
             TaskSpec::Replicate { .. } => "replicate",
             TaskSpec::Evict { .. } => "evict",
             TaskSpec::Empty { .. } => "empty",
+            TaskSpec::Import(_) => "import",
             _ => "unknown",
         }
     }
@@ -118,7 +120,7 @@ fn brings_bytes(spec: &TaskSpec) -> bool {
 }
 
 /// The kinds that this release works on.
-const KINDS: &[&str] = &["verify", "delete", "copy", "sync", "replicate", "evict", "empty"];
+const KINDS: &[&str] = &["verify", "delete", "copy", "sync", "replicate", "evict", "empty", "import"];
 
 /// The tasks that this server works on.
 pub struct Tasks {
@@ -222,6 +224,8 @@ pub(crate) struct Attempt {
     flow: Flow,
     verify: Verification,
     activity: Activity,
+    /// After how long it is done again, though it ends well.
+    again: OnceLock<Duration>,
 }
 
 async fn work_on(app: AppState, holder: TaskHolder, task: Task) {
@@ -233,8 +237,9 @@ async fn work_on(app: AppState, holder: TaskHolder, task: Task) {
     let flow = Flow::new(app.traffic.clone(), None);
     let activity = Activity::new(progress.bytes_done());
     let verify = Verification::default();
+    let again = OnceLock::new();
     let mut attempt =
-        Attempt { app: app.clone(), task, holder, progress, stop, acting, flow, verify, activity };
+        Attempt { app: app.clone(), task, holder, progress, stop, acting, flow, verify, activity, again };
     let spec = attempt.begin();
     let attempt = attempt;
     tracing::info!(task = %id, kind = attempt.task.kind, attempt = attempt.task.attempt, "task begun");
@@ -293,7 +298,9 @@ impl Attempt {
             self.look_at_receipt().await?;
         }
         match spec {
-            TaskSpec::Verify { path, repair } => verify::run(self, &path, repair).await,
+            TaskSpec::Verify { path, repair, unverified } => {
+                verify::run(self, &path, repair, unverified).await
+            }
             TaskSpec::Delete { path } => delete::run(self, &path).await,
             TaskSpec::Copy { from, to, .. } => copy::run(self, &from, &to).await,
             TaskSpec::Sync { from, to, compare, delete, .. } => {
@@ -302,6 +309,7 @@ impl Attempt {
             TaskSpec::Replicate { path, from, .. } => replicate::run(self, &path, from.as_deref()).await,
             TaskSpec::Evict { path, .. } => evict::run(self, &path).await,
             TaskSpec::Empty { store } => empty::run(self, &store).await,
+            TaskSpec::Import(import) => import::run(self, &import).await,
             _ => Err(ApiError::new(ErrorCode::Unsupported, "this release does not know this kind of task")),
         }
     }
@@ -319,6 +327,12 @@ impl Attempt {
         let task = ForTask { id: self.task.id, safe: self.progress.safe() };
         let fetch = Fetch::new(self.app.clone(), goal, self.acting.clone(), first, self.flow.clone());
         fetch.for_task(task).verifying(self.verify)
+    }
+
+    /// Says that the task is done again from the beginning, so long after this attempt has ended.
+    fn do_again_in(&self, wait: Duration) {
+        // Said once in an attempt.
+        let _ = self.again.set(wait);
     }
 
     /// Notes an item that was not done. If it may be done later, this step is repeated by the next attempt, until some
@@ -395,19 +409,24 @@ impl Attempt {
     }
 
     async fn finish(&self, outcome: Result<()>) {
-        let outcome = match outcome {
-            Ok(()) => {
+        let outcome = match (outcome, self.again.get()) {
+            (Ok(()), Some(wait)) => {
+                self.progress.complete();
+                TaskOutcome::Later(*wait, None)
+            }
+            (Ok(()), None) => {
                 self.progress.complete();
                 match self.progress.has_failures() {
                     false => TaskOutcome::Succeeded,
                     true => TaskOutcome::Partial,
                 }
             }
-            Err(error) => {
+            (Err(error), again) => {
                 let fault = TaskFault { code: error.code(), detail: error.detail().to_owned() };
-                match error.is_retryable() {
-                    true => TaskOutcome::Again(fault),
-                    false => TaskOutcome::Failed(fault),
+                match (error.is_retryable(), again) {
+                    (true, Some(wait)) => TaskOutcome::Later(*wait, Some(fault)),
+                    (true, None) => TaskOutcome::Again(fault),
+                    (false, _) => TaskOutcome::Failed(fault),
                 }
             }
         };
@@ -442,7 +461,7 @@ mod tests {
 
     #[test]
     fn an_order_is_read_back_and_a_newer_form_is_refused() {
-        let verify = TaskSpec::Verify { path: "/s/a".parse().unwrap(), repair: false };
+        let verify = TaskSpec::Verify { path: "/s/a".parse().unwrap(), repair: false, unverified: false };
         let stored = Stored { label: Some("x".into()), ..Stored::new(verify) };
         let value = stored.write().unwrap();
         assert_eq!(

@@ -48,6 +48,8 @@ struct State {
     copies: Vec<TaskCopy>,
     /// How many copies the receipt lists with these.
     listed: u64,
+    /// Whether what was recorded of items before is to be forgotten.
+    begins_anew: bool,
     /// Of the first step of a later attempt, which may have been begun before: what the receipt lists of it.
     begun: Option<HashSet<(ObjectPath, VersionId)>>,
 }
@@ -74,6 +76,7 @@ impl Progress {
             repeat,
             copies,
             listed,
+            begins_anew: false,
             begun,
         };
         Self { state: Mutex::new(state), safe: Arc::default() }
@@ -116,6 +119,35 @@ impl Progress {
         let now = &mut self.lock().now;
         now.items_done += items;
         now.bytes_done += bytes;
+    }
+
+    /// Says that the task has begun anew: what was recorded of items before is forgotten.
+    pub fn begin_anew(&self) {
+        self.lock().begins_anew = true;
+    }
+
+    /// Notes what became of items, which are done with.
+    pub fn count(&self, what: &str, items: u64) {
+        if items == 0 {
+            return;
+        }
+        let mut state = self.lock();
+        state.now.items_done += items;
+        match state.now.counts.get_mut(what) {
+            Some(count) => *count += items,
+            None => drop(state.now.counts.insert(what.to_owned(), items)),
+        }
+    }
+
+    /// Returns of how many items that was noted.
+    pub fn counted(&self, what: &str) -> u64 {
+        self.lock().now.counts.get(what).copied().unwrap_or_default()
+    }
+
+    /// Names an item that nothing is the matter with.
+    pub fn name(&self, path: String, what: &str) {
+        let item = TaskItem { path, outcome: what.to_owned(), code: None, detail: String::new() };
+        self.lock().step.push(item);
     }
 
     /// Notes items that this attempt has made as they should be: a later one finds them so.
@@ -168,10 +200,15 @@ impl Progress {
 
     /// Notes an item that was not done.
     pub fn failed(&self, path: &ObjectPath, outcome: &str, error: &ApiError) {
+        self.failed_at(path.to_string(), outcome, error);
+    }
+
+    /// The same of one that has no path in the namespace.
+    pub fn failed_at(&self, path: String, outcome: &str, error: &ApiError) {
         let mut state = self.lock();
         state.now.items_failed += 1;
         state.step.push(TaskItem {
-            path: path.to_string(),
+            path,
             outcome: outcome.to_owned(),
             code: Some(error.code()),
             detail: error.detail().to_owned(),
@@ -228,6 +265,7 @@ impl Progress {
             items: std::mem::take(&mut state.items),
             copies: std::mem::take(&mut state.copies),
             is_further,
+            begins_anew: std::mem::take(&mut state.begins_anew),
         }
     }
 
@@ -236,6 +274,7 @@ impl Progress {
         let mut state = self.lock();
         state.is_changed |= report.cursor.is_some();
         state.is_further |= report.is_further;
+        state.begins_anew |= report.begins_anew;
         let later = std::mem::replace(&mut state.items, report.items);
         state.items.extend(later);
         let later = std::mem::replace(&mut state.copies, report.copies);

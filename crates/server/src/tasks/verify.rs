@@ -35,7 +35,8 @@ pub(crate) struct Found {
     pub is_repaired: bool,
 }
 
-pub(super) async fn run(attempt: &Attempt, path: &ObjectPath, repair: bool) -> Result<()> {
+/// `unverified`: only copies that were not hashed yet are looked at.
+pub(super) async fn run(attempt: &Attempt, path: &ObjectPath, repair: bool, unverified: bool) -> Result<()> {
     let caller = &attempt.task.caller;
     let mut after = attempt.progress.after();
     loop {
@@ -49,7 +50,10 @@ pub(super) async fn run(attempt: &Attempt, path: &ObjectPath, repair: bool) -> R
         let mut own = Vec::new();
         let mut others: BTreeMap<SiteId, Vec<OpenVersion>> = BTreeMap::new();
         let objects = page.items.into_iter().filter(|listed| listed.entry.kind == EntryKind::Object);
-        for version in objects.filter_map(|listed| opened(listed, position)) {
+        for mut version in objects.filter_map(|listed| opened(listed, position)) {
+            if unverified {
+                version.replicas.retain(|replica| replica.state == ReplicaState::Unverified);
+            }
             for replica in version.replicas.clone() {
                 match attempt.app.stores.site_of(replica.store).await {
                     Ok(None) => own.push((version.clone(), replica)),

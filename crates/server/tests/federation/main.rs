@@ -10,6 +10,7 @@ mod cuts;
 mod fabric;
 mod faults;
 mod homes;
+mod importing;
 mod joining;
 mod keys;
 mod liar;

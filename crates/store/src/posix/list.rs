@@ -1,4 +1,8 @@
-//! Listing a directory tree: a collection before what is in it, names in byte order.
+//! Listing a directory tree, in the byte order of whole keys.
+//!
+//! In that order `a`, `a.b` and `a/x` follow each other: what is in a collection comes behind the entries beside it whose
+//! names go on with a byte below the slash. So a directory is in the queue twice, as `a` and, once it is known to be one, as
+//! `a/`, from where the walk goes down.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -12,10 +16,10 @@ use tokio::task::JoinHandle;
 use super::Inner;
 use super::account::Executor;
 use super::config::Layout;
-use super::root::{Root, meta, path_error, statx_at};
+use super::root::{Root, listed_meta, path_error, statx_at};
 use crate::{
     Entry, Error, ErrorKind, Kind, ListOptions, ListPage, ListStream, Meta, Operation, RESERVED, Result,
-    StoreKey,
+    Skipped, StoreKey,
 };
 
 /// Directories kept open; those above them are opened again when the walk comes back.
@@ -31,26 +35,31 @@ pub(super) struct Walker {
 struct Frame {
     key: Option<StoreKey>,
     dir: Option<OwnedFd>,
-    names: VecDeque<String>,
-    unnameable: Vec<String>,
-    /// The components of `after` from this directory on, if the walk shall continue there.
-    after: Vec<String>,
+    /// In order; what ends with a slash is a directory to go down to.
+    names: VecDeque<Box<str>>,
+    unnameable: Vec<Skipped>,
+    /// What of `after` lies below this directory, if the walk shall continue there.
+    after: Option<String>,
 }
 
 impl Walker {
     pub(super) fn new(root: &Root, options: ListOptions) -> Result<Self> {
         let prefix = options.prefix.clone();
         let shows_reserved = options.reserved || prefix.as_ref().is_some_and(StoreKey::is_reserved);
-        let mut after: Vec<String> = Vec::new();
+        let mut after = None;
         if let Some(last) = &options.after {
-            let skipped = prefix.as_ref().map_or(0, |prefix| prefix.components().count());
-            let is_below = prefix.as_ref().is_none_or(|prefix| last.is_within(prefix) && last != prefix);
-            if !is_below {
+            let below = match &prefix {
+                Some(prefix) => {
+                    last.as_str().strip_prefix(prefix.as_str()).and_then(|rest| rest.strip_prefix('/'))
+                }
+                None => Some(last.as_str()),
+            };
+            let Some(below) = below else {
                 return Err(Error::new(ErrorKind::InvalidInput, Operation::List)
                     .on(last)
                     .detail("the key to continue after is not in the collection"));
-            }
-            after = last.components().skip(skipped).map(str::to_owned).collect();
+            };
+            after = Some(below.to_owned());
         }
         let first = Frame::open(root, prefix.clone(), after).map_err(|errno| {
             let error = path_error(Operation::List, errno);
@@ -73,7 +82,13 @@ impl Walker {
                 self.frames.pop();
                 continue;
             };
-            let after = frame.continues_in(&name);
+            if let Some(name) = name.strip_suffix('/') {
+                let after = frame.after_below(name);
+                if let Some(key) = frame.child(name, &mut page.skipped) {
+                    self.descend(root, key, after, &mut page.skipped);
+                }
+                continue;
+            }
             let Some(key) = frame.child(&name, &mut page.skipped) else { continue };
             if (key.is_reserved() && !self.shows_reserved) || key.is_stage() {
                 continue;
@@ -82,29 +97,28 @@ impl Walker {
                 Ok(Some(meta)) => meta,
                 Ok(None) => continue,
                 Err(errno) => {
-                    page.skipped.push(format!("{key}: {}", std::io::Error::from(errno)));
+                    page.skipped.push(skipped(key.as_str(), errno));
                     continue;
                 }
             };
-            let kind = meta.kind;
-            if after.is_none() {
-                page.entries.push(Entry { key: key.clone(), meta });
+            if meta.kind == Kind::Collection && self.options.recursive {
+                frame.will_descend(&name);
             }
-            if kind == Kind::Collection && self.options.recursive {
-                self.descend(root, key, after.unwrap_or_default(), &mut page.skipped);
+            if frame.after.as_deref().is_none_or(|after| &*name > after) {
+                page.entries.push(Entry { key, meta });
             }
         }
         (!page.entries.is_empty() || !page.skipped.is_empty()).then_some(page)
     }
 
-    fn descend(&mut self, root: &Root, key: StoreKey, after: Vec<String>, skipped: &mut Vec<String>) {
+    fn descend(&mut self, root: &Root, key: StoreKey, after: Option<String>, shown: &mut Vec<Skipped>) {
         match Frame::open(root, Some(key.clone()), after) {
             Ok(frame) => self.frames.push(frame),
             // Gone again.
             Err(Errno::NOENT | Errno::NOTDIR) => {}
             // A link to a collection counts as one, but is not followed: links may form circles.
             Err(Errno::LOOP) => {}
-            Err(errno) => skipped.push(format!("{key}: {}", std::io::Error::from(errno))),
+            Err(errno) => shown.push(skipped(key.as_str(), errno)),
         }
         let far = self.frames.len().checked_sub(OPEN_DIRS + 1);
         if let Some(frame) = far.and_then(|far| self.frames.get_mut(far)) {
@@ -113,25 +127,34 @@ impl Walker {
     }
 }
 
+/// What is told of a path that cannot be looked at.
+fn skipped(path: &str, errno: Errno) -> Skipped {
+    let kind = path_error(Operation::List, errno).kind();
+    Skipped { path: path.to_owned(), kind, reason: std::io::Error::from(errno).to_string() }
+}
+
 impl Frame {
-    fn open(root: &Root, key: Option<StoreKey>, after: Vec<String>) -> rustix::io::Result<Self> {
+    fn open(root: &Root, key: Option<StoreKey>, after: Option<String>) -> rustix::io::Result<Self> {
         let dir = root.open_dir(key.as_ref().map(StoreKey::as_str))?;
-        let mut names = Vec::new();
+        let mut names: Vec<Box<str>> = Vec::new();
         let mut unnameable = Vec::new();
-        let shown = |name: &str| match &key {
-            Some(key) => format!("{key}/{name}"),
-            None => name.to_owned(),
+        let is_behind = |name: &str| {
+            // One that `after` begins with may be a directory from which the walk goes on.
+            after.as_deref().is_none_or(|after| name > after || after.starts_with(name))
         };
         for entry in rustix::fs::Dir::read_from(&dir)? {
             let entry = entry?;
             match entry.file_name().to_str() {
                 Ok("." | "..") => {}
-                // Those before the place to continue at were in an earlier page.
-                Ok(name) if after.first().is_some_and(|first| name < first.as_str()) => {}
-                Ok(name) => names.push(name.to_owned()),
+                Ok(name) if is_behind(name) => names.push(name.into()),
+                Ok(_) => {}
                 Err(_) => {
                     let name = entry.file_name().to_string_lossy();
-                    unnameable.push(format!("{}: name is not valid UTF-8", shown(&name)));
+                    unnameable.push(Skipped {
+                        path: key.as_ref().map_or(name.to_string(), |key| format!("{key}/{name}")),
+                        kind: ErrorKind::InvalidKey,
+                        reason: "its name is not UTF-8 (EILSEQ)".into(),
+                    });
                 }
             }
         }
@@ -139,17 +162,22 @@ impl Frame {
         Ok(Self { key, dir: Some(dir), names: names.into(), unnameable, after })
     }
 
-    /// If the walk is to be continued at or below this name, returns the rest of the way.
-    fn continues_in(&mut self, name: &str) -> Option<Vec<String>> {
-        if self.after.first().is_none_or(|first| first != name) {
-            return None;
-        }
-        let mut rest = std::mem::take(&mut self.after);
-        rest.remove(0);
-        Some(rest)
+    /// Returns what of `after` lies below a directory in this one.
+    fn after_below(&self, name: &str) -> Option<String> {
+        let below = self.after.as_deref()?.strip_prefix(name)?.strip_prefix('/')?;
+        Some(below.to_owned())
     }
 
-    fn child(&self, name: &str, skipped: &mut Vec<String>) -> Option<StoreKey> {
+    /// Goes down to a directory when its turn comes, unless all in it lies before the place to continue at.
+    fn will_descend(&mut self, name: &str) {
+        let below = format!("{name}/");
+        if self.after.as_deref().is_none_or(|after| *below > *after || after.starts_with(&below)) {
+            let at = self.names.partition_point(|other| **other < *below);
+            self.names.insert(at, below.into());
+        }
+    }
+
+    fn child(&self, name: &str, skipped: &mut Vec<Skipped>) -> Option<StoreKey> {
         let child = match &self.key {
             Some(key) => key.join(name),
             None => StoreKey::parse(name),
@@ -158,7 +186,8 @@ impl Frame {
             Ok(child) => Some(child),
             Err(error) => {
                 let within = self.key.as_ref().map_or("", StoreKey::as_str);
-                skipped.push(format!("{within}/{name}: {error}"));
+                let (path, reason) = (format!("{within}/{name}"), error.to_string());
+                skipped.push(Skipped { path, kind: ErrorKind::InvalidKey, reason });
                 None
             }
         }
@@ -173,7 +202,7 @@ impl Frame {
         let stat = statx_at(self.dir.insert(dir), name);
         match stat {
             Ok(stat) if FileType::from_raw_mode(stat.stx_mode.into()) == FileType::Symlink => {
-                let mut meta = meta(&stat);
+                let mut meta = listed_meta(&stat);
                 if root.layout() == Layout::Native && key.components().next() != Some(RESERVED) {
                     meta = root.stat(key).unwrap_or(meta);
                     // See `descend`.
@@ -183,7 +212,7 @@ impl Frame {
                 }
                 Ok(Some(meta))
             }
-            Ok(stat) => Ok(Some(meta(&stat))),
+            Ok(stat) => Ok(Some(listed_meta(&stat))),
             Err(Errno::NOENT) => Ok(None),
             Err(errno) => Err(errno),
         }

@@ -287,7 +287,8 @@ pub(super) fn identity(stat: &Statx) -> FileIdentity {
     FileIdentity::new(format!("{}:{birth}", stat.stx_ino))
 }
 
-pub(super) fn meta(stat: &Statx) -> Meta {
+/// What a listing says of a file: all but which one it is.
+pub(super) fn listed_meta(stat: &Statx) -> Meta {
     let kind = match FileType::from_raw_mode(stat.stx_mode.into()) {
         FileType::RegularFile => Kind::File,
         FileType::Directory => Kind::Collection,
@@ -299,6 +300,13 @@ pub(super) fn meta(stat: &Statx) -> Meta {
     if kind == Kind::File {
         meta.generation =
             Some(Generation::new(format!("{}:{}:{mtime}:{ctime}", stat.stx_ino, stat.stx_size)));
+    }
+    meta
+}
+
+pub(super) fn meta(stat: &Statx) -> Meta {
+    let mut meta = listed_meta(stat);
+    if meta.is_file() {
         meta.identity = Some(identity(stat));
     }
     meta

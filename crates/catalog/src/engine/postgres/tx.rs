@@ -11,7 +11,7 @@ use tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
 use tokio_postgres::{Row as PgRow, Statement};
 use uuid::Uuid;
 
-use crate::engine::{Row, Sql, Tx, Value, to_json};
+use crate::engine::{Row, Sql, Tx, Value};
 use crate::error::{Error, ErrorKind, Fault, Result};
 use crate::rows::journal::NewRecord;
 
@@ -225,8 +225,7 @@ impl Tx for PostgresTx {
         let actors: Vec<&str> = records.iter().map(|record| record.actor.as_str()).collect();
         let kinds: Vec<&str> = records.iter().map(|record| record.kind).collect();
         let forms: Vec<i64> = records.iter().map(|record| i64::from(record.v)).collect();
-        let bodies: Vec<String> =
-            records.iter().map(|record| to_json(&record.body)).collect::<Result<_>>()?;
+        let bodies: Vec<&str> = records.iter().map(|record| record.body.as_str()).collect();
         let at = self.now().as_micros();
         let params: [&(dyn ToSql + Sync); 7] = [&count, &sp, &at, &actors, &kinds, &forms, &bodies];
         let wrong = |error| convert(APPEND, error);

@@ -11,7 +11,7 @@ use percale_core::Timestamp;
 use rusqlite::types::{ToSqlOutput, ValueRef};
 use rusqlite::{CachedStatement, Connection, OpenFlags, ToSql, params_from_iter};
 
-use crate::engine::{Row, Sql, Tx, Value, row, to_json};
+use crate::engine::{Row, Sql, Tx, Value, row};
 use crate::error::{Error, ErrorKind, Fault, Result};
 use crate::rows::journal::{self, NewRecord};
 
@@ -105,7 +105,7 @@ impl SqliteTx {
         let mut params = Vec::with_capacity(records.len());
         for (seq, record) in (first..).zip(records) {
             let NewRecord { actor, kind, v, body } = record;
-            params.push(row![sp, seq, term, at, actor.as_str(), *kind, *v, to_json(body)?]);
+            params.push(row![sp, seq, term, at, actor.as_str(), *kind, *v, body.as_str()]);
         }
         self.changes(&journal::INSERT, &params)?;
         Ok(Some((last, term)))

@@ -1,0 +1,115 @@
+//! From a path as the site's hosts name it to a store and what of it is imported.
+
+use std::path::{Component, Path};
+
+use percale_catalog::{Store, StoreLayout};
+use percale_core::{ErrorCode, ObjectPath};
+use percale_store::StoreKey;
+
+use crate::{ApiError, AppState, Result};
+
+/// Where files are imported from, and where they go to.
+#[derive(Debug, Clone)]
+pub(crate) struct Source {
+    /// The store.
+    pub store: Store,
+    /// The directory's key; nothing means the store's root.
+    pub prefix: Option<StoreKey>,
+    /// The directory, as the site's hosts name it, without a slash at its end.
+    shown: String,
+    /// The collection that gets what is in it.
+    to: ObjectPath,
+}
+
+impl Source {
+    /// Finds the native store of this site that a directory is in.
+    ///
+    /// # Errors
+    /// `InvalidRequest` for what is no absolute path; `NotFound` if no native store of this site has it in its root;
+    /// `Unsupported` if a managed one has.
+    pub async fn find(app: &AppState, source: &str, to: &ObjectPath) -> Result<Self> {
+        let path = Path::new(source);
+        let is_plain = |part: Component<'_>| matches!(part, Component::RootDir | Component::Normal(_));
+        if !path.is_absolute() || !path.components().all(is_plain) {
+            let shown: String = source.chars().take(200).collect();
+            return Err(ApiError::invalid(format!(
+                "cannot import '{shown}': it is not an absolute path without '..'"
+            )));
+        }
+        let rows = app.catalog.stores().await?;
+        let holds = rows.into_iter().filter_map(|row| {
+            let root = row.config.get("root").and_then(|root| root.as_str())?.to_owned();
+            let rest = path.strip_prefix(&root).ok()?.to_str()?.to_owned();
+            (row.site.is_none() && row.connector == "posix").then_some((root.len(), row, rest))
+        });
+        // Roots may lie in each other; the innermost has the file.
+        let Some((_, store, rest)) = holds.max_by_key(|(depth, ..)| *depth) else {
+            let detail = format!("cannot import '{source}': no native store of this site has it in its root");
+            return Err(ApiError::new(ErrorCode::NotFound, detail));
+        };
+        if store.layout != StoreLayout::Native {
+            let detail = format!(
+                "cannot import '{source}': store {} is managed, and only holds what was put there through a site",
+                store.name
+            );
+            return Err(ApiError::new(ErrorCode::Unsupported, detail));
+        }
+        let prefix = match rest.is_empty() {
+            true => None,
+            false => Some(StoreKey::parse(&rest).map_err(|error| {
+                ApiError::new(ErrorCode::InvalidPath, format!("cannot import '{source}': {error}"))
+            })?),
+        };
+        if prefix.as_ref().is_some_and(StoreKey::is_reserved) {
+            let detail = format!("cannot import '{source}': what is in it is the store's own");
+            return Err(ApiError::new(ErrorCode::Unsupported, detail));
+        }
+        let shown = source.trim_end_matches('/').to_owned();
+        Ok(Self { store, prefix, shown, to: to.clone() })
+    }
+
+    /// Returns the root of the store.
+    pub fn root(&self) -> &Path {
+        Path::new(self.store.config.get("root").and_then(|root| root.as_str()).unwrap_or_default())
+    }
+
+    /// Returns the path of a key below the directory.
+    pub fn below<'k>(&self, key: &'k str) -> &'k str {
+        match &self.prefix {
+            Some(prefix) => key.strip_prefix(prefix.as_str()).unwrap_or_default().trim_start_matches('/'),
+            None => key,
+        }
+    }
+
+    /// Returns a key, or a path that cannot have one, as the site's hosts name it.
+    pub fn shown(&self, key: &str) -> String {
+        match self.below(key) {
+            "" => self.shown.clone(),
+            below => format!("{}/{below}", self.shown),
+        }
+    }
+
+    /// Returns the keys between which those below the directory lie.
+    pub fn range(&self) -> (String, String) {
+        match &self.prefix {
+            // The byte behind the slash.
+            Some(prefix) => (format!("{prefix}/"), format!("{prefix}0")),
+            // No character comes behind it.
+            None => (String::new(), "\u{10ffff}".to_owned()),
+        }
+    }
+
+    /// Returns the collection that gets what is in a directory of the store.
+    pub fn collection(&self, key: Option<&StoreKey>) -> Result<ObjectPath> {
+        let mut path = self.to.clone();
+        for name in self.below(key.map_or("", StoreKey::as_str)).split('/').filter(|name| !name.is_empty()) {
+            path = path.join(name)?;
+        }
+        Ok(path)
+    }
+
+    /// Returns the collection that gets everything.
+    pub fn to(&self) -> &ObjectPath {
+        &self.to
+    }
+}

@@ -1,0 +1,72 @@
+//! Files of one site that are registered in a space of another.
+
+use serde_json::{Value, json};
+
+use crate::common::{Client, eventually};
+use crate::fabric::{Site, three};
+use crate::namespace::shared_space;
+
+async fn ended(client: &Client, order: &Value) -> Value {
+    let task = client.post("/v1/tasks", order.clone()).await.expect(201);
+    let address = format!("/v1/tasks/{}", task["id"].as_str().unwrap());
+    eventually("the end of the import", || async {
+        let task = client.get(&address).await.expect(200);
+        matches!(task["state"].as_str().unwrap(), "succeeded" | "partial" | "failed").then_some(task)
+    })
+    .await
+}
+
+async fn administrator(site: &Site, name: &str) -> Client {
+    let token = json!({"subject": format!("user:{name}"), "scopes": ["admin"]});
+    let issued = site.admin.post("/v1/tokens", token).await.expect(201);
+    site.admin.as_token(issued["secret"].as_str().unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn files_of_one_site_become_objects_of_a_space_at_home_at_another() {
+    let [alps, baltic, _coast] = three().await;
+    shared_space(&alps).await;
+    let raw = baltic.directory.path().join("raw");
+    let store = json!({"name": "raw", "connector": "posix", "layout": "native", "config": {"root": raw}});
+    baltic.admin.post("/v1/stores", store).await.expect(201);
+    for n in 0..5000 {
+        let folder = raw.join(format!("run/{}", n % 5));
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::write(folder.join(format!("{n:04}")), format!("content {n:04}")).unwrap();
+    }
+    let (here, there) = (alps.user("alice").await, administrator(&baltic, "alice").await);
+    baltic.sees(&there, "/v1/spaces/climate").await;
+    let order = json!({"kind": "import", "source": raw.join("run"), "to": "/climate/run", "hash": "never"});
+    let counts = async || ended(&there, &order).await["progress"]["counts"].clone();
+    assert_eq!(counts().await, json!({"registered": 5000}));
+    let entry = alps.sees(&here, "/v1/entries/climate/run/3/0003").await;
+    let copy = &entry["replicas"][0];
+    assert_eq!((&copy["site"], &copy["state"]), (&json!("baltic"), &json!("unverified")), "{entry}");
+    assert_eq!(here.get("/v1/data/climate/run/3/0003").await.text, "content 0003");
+    baltic.sees(&there, "/v1/entries/climate/run/4/4999").await;
+    assert_eq!(counts().await, json!({"unchanged": 5000}));
+
+    std::fs::write(raw.join("run/0/0000"), "CONTENT 0000").unwrap();
+    std::fs::remove_file(raw.join("run/1/0001")).unwrap();
+    assert_eq!(counts().await, json!({"changed": 1, "unchanged": 4998, "lost": 1}));
+    eventually("the home hears of both", || async {
+        let lost = here.get("/v1/entries/climate/run/1/0001").await.expect(200);
+        let changed = here.get("/v1/data/climate/run/0/0000").await;
+        (lost["replicas"][0]["state"] == "lost" && changed.text == "CONTENT 0000").then_some(())
+    })
+    .await;
+
+    // An administrator of one site is an ordinary user at the home.
+    let bob = administrator(&baltic, "bob").await;
+    let mut order = order.clone();
+    order["to"] = json!("/climate/bob");
+    std::fs::remove_dir_all(raw.join("run")).unwrap();
+    std::fs::create_dir_all(raw.join("run")).unwrap();
+    std::fs::write(raw.join("run/new"), "new").unwrap();
+    let done = ended(&bob, &order).await;
+    assert_eq!((&done["state"], &done["progress"]["items_failed"]), (&json!("partial"), &json!(1)), "{done}");
+    here.get("/v1/entries/climate/bob").await.expect_problem_at("not_found", "alps");
+    // The paths of a storage are its own site's.
+    order["at"] = json!("baltic");
+    alps.admin.post("/v1/tasks", order).await.expect_problem_at("forbidden", "alps");
+}
