@@ -26,7 +26,7 @@ use crate::state::{Shared, State, modified};
 #[derive(Debug, Default)]
 pub struct Handles {
     files: HashMap<u64, Arc<Handle>>,
-    directories: HashMap<u64, Arc<[Listed]>>,
+    directories: HashMap<u64, (NodeId, Arc<[Listed]>)>,
     last: u64,
 }
 
@@ -111,20 +111,20 @@ impl Handles {
     }
 
     /// Adds an open directory.
-    pub fn add_directory(&mut self, listed: Arc<[Listed]>) -> u64 {
+    pub fn add_directory(&mut self, node: NodeId, listed: Arc<[Listed]>) -> u64 {
         let number = self.next();
-        self.directories.insert(number, listed);
+        self.directories.insert(number, (node, listed));
         number
     }
 
     /// Returns an open directory.
     pub fn directory(&self, number: u64) -> Option<Arc<[Listed]>> {
-        self.directories.get(&number).cloned()
+        self.directories.get(&number).map(|(_, listed)| listed.clone())
     }
 
-    /// Removes an open directory.
-    pub fn remove_directory(&mut self, number: u64) {
-        self.directories.remove(&number);
+    /// Removes an open directory, and returns its node.
+    pub fn remove_directory(&mut self, number: u64) -> Option<NodeId> {
+        self.directories.remove(&number).map(|(node, _)| node)
     }
 }
 

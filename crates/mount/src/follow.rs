@@ -209,7 +209,7 @@ fn created(shared: &Shared, state: &mut State, at: At, item: Created, news: &mut
         }
         state.names.unlink(other);
     }
-    let what = What::Collection(Collection { modified: Some(item.at), ..Collection::default() });
+    let what = What::Collection(Collection::new(Some(item.at)));
     state.names.add(parent, &item.name, (at.0, item.id), what);
     news.names.push((parent, item.name.into()));
 }

@@ -16,7 +16,7 @@ use percale_core::Timestamp;
 
 use crate::error::{from_io, from_rustix};
 use crate::files::{Bytes, Handle, Listed, Obstacle, Opened, timespec};
-use crate::names::{NodeId, What};
+use crate::names::{Keep, NodeId, What};
 use crate::state::Shared;
 use crate::xattr;
 
@@ -164,9 +164,11 @@ impl Shared {
         }
     }
 
-    async fn directory(&self, node: NodeId) -> Result<Arc<[Listed]>, Errno> {
+    /// Opens a directory: what is in it now, and what the kernel may keep of that.
+    async fn directory(&self, node: NodeId) -> Result<(Arc<[Listed]>, Keep), Errno> {
         self.list(node).await?;
-        let state = self.state();
+        let mut state = self.state();
+        let keep = state.names.collection_mut(node).ok_or(Errno::ENOTDIR)?.opened();
         let collection = state.names.collection(node).ok_or(Errno::ENOTDIR)?;
         let parent = state.names.get(node).map_or(node, |node| node.parent);
         let dots = [(".", node), ("..", parent)];
@@ -175,7 +177,7 @@ impl Shared {
             let is_collection = state.names.collection(*child).is_some();
             Listed { name: name.clone(), node: *child, is_collection }
         });
-        Ok(dots.into_iter().chain(children).collect())
+        Ok((dots.into_iter().chain(children).collect(), keep))
     }
 
     fn handle(&self, number: FileHandle) -> Result<Arc<Handle>, Errno> {
@@ -642,13 +644,17 @@ impl Filesystem for Fs {
 
     fn opendir(&self, _req: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
         self.beside(async move |shared| match shared.directory(ino.0).await {
-            Ok(listed) => {
+            Ok((listed, keep)) => {
                 let mut state = shared.state();
-                let handle = FileHandle(state.handles.add_directory(listed));
-                // As long as its names are believed, the kernel keeps the whole listing.
+                let handle = FileHandle(state.handles.add_directory(ino.0, listed));
+                // The kernel is only told of what changes as long as the journal is followed.
                 let is_believed = shared.ttl(&state, ino.0) > Duration::from_secs(60);
-                let flags = FopenFlags::FOPEN_CACHE_DIR | FopenFlags::FOPEN_KEEP_CACHE;
-                reply.opened(handle, if is_believed { flags } else { FopenFlags::empty() });
+                let flags = match keep {
+                    Keep::Kept if is_believed => FopenFlags::FOPEN_CACHE_DIR | FopenFlags::FOPEN_KEEP_CACHE,
+                    Keep::Anew if is_believed => FopenFlags::FOPEN_CACHE_DIR,
+                    _ => FopenFlags::empty(),
+                };
+                reply.opened(handle, flags);
             }
             Err(errno) => reply.error(errno),
         });
@@ -700,7 +706,11 @@ impl Filesystem for Fs {
         _flags: OpenFlags,
         reply: ReplyEmpty,
     ) {
-        self.shared.state().handles.remove_directory(fh.0);
+        let mut state = self.shared.state();
+        let closed = state.handles.remove_directory(fh.0);
+        if let Some(collection) = closed.and_then(|node| state.names.collection_mut(node)) {
+            collection.closed();
+        }
         reply.ok();
     }
 

@@ -75,6 +75,61 @@ pub struct Collection {
     pub permission: Option<Permission>,
     /// When its entries last changed, as far as is known.
     pub modified: Option<Timestamp>,
+    /// How often its entries changed.
+    changes: u64,
+    /// As of which change the kernel keeps its listing.
+    kept: Option<u64>,
+    /// How many have it open.
+    readers: u32,
+}
+
+/// What the kernel does with the listing of a directory that is opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Keep {
+    /// It may use what it kept.
+    Kept,
+    /// It may keep what it reads now, in place of what it kept.
+    Anew,
+    /// It may keep nothing: somebody is still reading an older listing, and could fill it in.
+    Nothing,
+}
+
+impl Collection {
+    /// A directory of which nothing is known but when it changed.
+    pub fn new(modified: Option<Timestamp>) -> Self {
+        Self { modified, ..Self::default() }
+    }
+
+    fn set(&mut self, name: &str, id: NodeId) {
+        self.changes += 1;
+        self.children.insert(name.into(), id);
+    }
+
+    fn unset(&mut self, name: &str, id: NodeId) {
+        if self.children.get(name) == Some(&id) {
+            self.changes += 1;
+            self.children.remove(name);
+        }
+    }
+
+    /// Notes that somebody opens it, and tells what the kernel may keep.
+    pub fn opened(&mut self) -> Keep {
+        let is_first = self.readers == 0;
+        self.readers += 1;
+        if self.kept == Some(self.changes) {
+            return Keep::Kept;
+        }
+        if !is_first {
+            return Keep::Nothing;
+        }
+        self.kept = Some(self.changes);
+        Keep::Anew
+    }
+
+    /// Notes that somebody closed it.
+    pub fn closed(&mut self) {
+        self.readers = self.readers.saturating_sub(1);
+    }
 }
 
 /// All nodes.
@@ -153,13 +208,13 @@ impl Names {
         }
     }
 
-    /// Returns the node of an entry, if it is known.
+    /// Returns the node of an entry, if it is known under a name.
     pub fn of_entry(&self, space: SpaceNumber, entry: EntryId) -> Option<NodeId> {
         let id = id_of(space, entry);
-        match self.elsewhere.get(&id) {
-            Some(other) => Some(*other),
-            None => self.nodes.contains_key(&id).then_some(id),
-        }
+        let id = self.elsewhere.get(&id).copied().unwrap_or(id);
+        // A node without a name may still be open, and the entry be there again.
+        let node = self.nodes.get(&id).filter(|node| node.is_linked && node.entry == Some(entry))?;
+        (node.space == Some(space)).then_some(id)
     }
 
     /// Returns what has a name.
@@ -205,7 +260,7 @@ impl Names {
         let (parent, name) = (node.parent, node.name.clone());
         self.nodes.insert(id, node);
         if let Some(collection) = self.collection_mut(parent) {
-            collection.children.insert(name, id);
+            collection.set(&name, id);
         }
     }
 
@@ -243,13 +298,11 @@ impl Names {
         let node = self.nodes.get_mut(&id)?;
         let (old_parent, old_name) = (node.parent, std::mem::replace(&mut node.name, name.into()));
         node.parent = parent;
-        if let Some(old) = self.collection_mut(old_parent)
-            && old.children.get(&old_name) == Some(&id)
-        {
-            old.children.remove(&old_name);
+        if let Some(old) = self.collection_mut(old_parent) {
+            old.unset(&old_name, id);
         }
         if let Some(new) = self.collection_mut(parent) {
-            new.children.insert(name.into(), id);
+            new.set(name, id);
         }
         replaced
     }
@@ -265,10 +318,8 @@ impl Names {
                 self.elsewhere.remove(&natural);
             }
         }
-        if let Some(collection) = self.collection_mut(parent)
-            && collection.children.get(&name) == Some(&id)
-        {
-            collection.children.remove(&name);
+        if let Some(collection) = self.collection_mut(parent) {
+            collection.unset(&name, id);
         }
         self.drop_unused(id);
     }

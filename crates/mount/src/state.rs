@@ -386,9 +386,7 @@ impl Shared {
             return;
         }
         let what = match (&entry.kind, &entry.content) {
-            (Kind::Collection, _) => {
-                What::Collection(Collection { modified: Some(entry.modified), ..Collection::default() })
-            }
+            (Kind::Collection, _) => What::Collection(Collection::new(Some(entry.modified))),
             (Kind::Object, content) => {
                 let object =
                     Object { content: content.clone(), copy: self.copy_of(entry), ..Object::default() };
