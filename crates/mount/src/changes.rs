@@ -489,3 +489,40 @@ fn failed(shared: &Shared, number: u64, staged: &Staged, refused: &Refused) {
         work.is_dirty = true;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seq: u64) -> Position {
+        format!("00000000-0000-7000-8000-000000000001.1.{seq}").parse().unwrap()
+    }
+
+    #[test]
+    fn the_journal_says_nothing_new_of_what_is_changed_here() {
+        let mut owned = Owned::default();
+        let names = vec![(1, "a".into())];
+        assert!(!owned.covers(1, "a", Some(at(5))));
+        owned.begin(&names);
+        assert!(owned.covers(1, "a", Some(at(5))) && !owned.covers(1, "b", Some(at(5))));
+        owned.begin(&names);
+        owned.end(&names, Some(at(6)));
+        assert!(owned.covers(1, "a", Some(at(9))), "another change waits");
+        owned.end(&names, Some(at(8)));
+        assert!(owned.covers(1, "a", Some(at(8))));
+        assert!(!owned.covers(1, "a", Some(at(9))), "somebody else changed it after that");
+        owned.passed(at(7));
+        assert!(owned.covers(1, "a", Some(at(8))));
+        owned.passed(at(8));
+        assert!(owned.0.is_empty());
+    }
+
+    #[test]
+    fn a_change_that_failed_leaves_nothing_behind() {
+        let mut owned = Owned::default();
+        let names = vec![(1, "a".into())];
+        owned.begin(&names);
+        owned.end(&names, None);
+        assert!(owned.0.is_empty());
+    }
+}

@@ -12,11 +12,11 @@ use fuser::{
     ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs,
     ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
-use percale_core::Timestamp;
 
 use crate::error::{from_io, from_rustix};
-use crate::files::{Bytes, Handle, Listed, Obstacle, Opened, timespec};
-use crate::names::{Keep, NodeId, What};
+use crate::files::{Bytes, Obstacle, Opened};
+use crate::names::Keep;
+use crate::requests::{O_TRUNC, wanted_time};
 use crate::state::Shared;
 use crate::xattr;
 
@@ -27,10 +27,6 @@ pub struct Fs {
     /// Whether the kernel may be asked to read and write copies itself.
     wants_passthrough: bool,
 }
-
-/// Bits of `open(2)` that `create` gets as a number.
-const O_EXCL: i32 = 0o200;
-const O_TRUNC: i32 = 0o1000;
 
 impl Fs {
     /// Makes it.
@@ -47,142 +43,6 @@ impl Fs {
 /// Returns a name as the fabric has it: UTF-8.
 fn text(name: &OsStr) -> Result<&str, Errno> {
     name.to_str().ok_or(Errno::EILSEQ)
-}
-
-/// A name that means nothing.
-fn nothing(owner: (u32, u32)) -> FileAttr {
-    let epoch = SystemTime::UNIX_EPOCH;
-    FileAttr {
-        ino: INodeNo(0),
-        size: 0,
-        blocks: 0,
-        atime: epoch,
-        mtime: epoch,
-        ctime: epoch,
-        crtime: epoch,
-        kind: FileType::RegularFile,
-        perm: 0,
-        nlink: 0,
-        uid: owner.0,
-        gid: owner.1,
-        rdev: 0,
-        blksize: 512,
-        flags: 0,
-    }
-}
-
-impl Shared {
-    /// Finds a name in a collection that was listed; nothing if it was not.
-    fn find(&self, parent: NodeId, name: &str) -> Result<Option<(Duration, FileAttr)>, Errno> {
-        let mut state = self.state();
-        let collection = state.names.collection(parent).ok_or(Errno::ENOTDIR)?;
-        let is_listed = collection.is_listed;
-        let Some(child) = state.names.child(parent, name) else {
-            return match is_listed {
-                // The kernel remembers that, too, until it is told otherwise.
-                true => Ok(Some((self.ttl(&state, parent), nothing(self.owner)))),
-                false => Ok(None),
-            };
-        };
-        if !is_listed {
-            return Ok(None);
-        }
-        state.names.looked_up(child);
-        let attr = self.attr(&mut state, child).ok_or(Errno::ENOENT)?;
-        Ok(Some((self.ttl(&state, child), attr)))
-    }
-
-    /// The same, listed if it was not.
-    async fn find_anyhow(&self, parent: NodeId, name: &str) -> Result<(Duration, FileAttr), Errno> {
-        self.list(parent).await?;
-        if let Some(found) = self.find(parent, name)? {
-            return Ok(found);
-        }
-        // It changes faster than it can be read; what is known is as good as any.
-        let mut state = self.state();
-        let Some(child) = state.names.child(parent, name) else {
-            return Ok((Duration::ZERO, nothing(self.owner)));
-        };
-        state.names.looked_up(child);
-        let attr = self.attr(&mut state, child).ok_or(Errno::ENOENT)?;
-        Ok((self.ttl(&state, child), attr))
-    }
-
-    fn attr_of(&self, node: NodeId) -> Result<(Duration, FileAttr), Errno> {
-        let mut state = self.state();
-        let attr = self.attr(&mut state, node).ok_or(Errno::ESTALE)?;
-        Ok((self.ttl(&state, node), attr))
-    }
-
-    /// Makes and opens a file.
-    fn create_now(
-        &self,
-        (parent, name): (NodeId, &str),
-        (mode, flags): (u16, i32),
-        register: crate::files::Register<'_>,
-    ) -> Result<(Duration, FileAttr, Opened), Obstacle> {
-        let mut state = self.state();
-        let (node, opened) = match state.names.child(parent, name) {
-            Some(_) if flags & O_EXCL != 0 => return Err(Errno::EEXIST.into()),
-            Some(node) => {
-                let opened = self.open_to_write(&mut state, node, flags & O_TRUNC != 0, register)?;
-                (node, opened)
-            }
-            None => self.create(&mut state, (parent, name), (mode, flags & O_EXCL != 0), register)?,
-        };
-        state.names.looked_up(node);
-        let attr = self.attr(&mut state, node).ok_or(Errno::ENOENT)?;
-        Ok((self.ttl(&state, node), attr, opened))
-    }
-
-    /// Waits until what stands in the way is not there any more.
-    async fn clear(self: &Arc<Self>, node: NodeId, obstacle: Obstacle) -> Result<(), Errno> {
-        match obstacle {
-            Obstacle::No(errno) => Err(errno),
-            Obstacle::Publishing(number) => {
-                self.changes.until_done(Some(number)).await;
-                Ok(())
-            }
-            Obstacle::Elsewhere => self.bring(node).await,
-        }
-    }
-
-    /// Does something to a file, and again once what stood in the way is not there any more.
-    async fn insist<T>(
-        self: &Arc<Self>,
-        node: NodeId,
-        mut attempt: impl FnMut(&Self) -> Result<T, Obstacle>,
-    ) -> Result<T, Errno> {
-        let parent = self.state().names.get(node).map(|node| node.parent).ok_or(Errno::ENOENT)?;
-        self.list(parent).await?;
-        loop {
-            // Where it fails, what stood in the way is another thing each time, or told as an error.
-            match attempt(self) {
-                Ok(done) => return Ok(done),
-                Err(obstacle) => self.clear(node, obstacle).await?,
-            }
-        }
-    }
-
-    /// Opens a directory: what is in it now, and what the kernel may keep of that.
-    async fn directory(&self, node: NodeId) -> Result<(Arc<[Listed]>, Keep), Errno> {
-        self.list(node).await?;
-        let mut state = self.state();
-        let keep = state.names.collection_mut(node).ok_or(Errno::ENOTDIR)?.opened();
-        let collection = state.names.collection(node).ok_or(Errno::ENOTDIR)?;
-        let parent = state.names.get(node).map_or(node, |node| node.parent);
-        let dots = [(".", node), ("..", parent)];
-        let dots = dots.map(|(name, node)| Listed { name: name.into(), node, is_collection: true });
-        let children = collection.children.iter().map(|(name, child)| {
-            let is_collection = state.names.collection(*child).is_some();
-            Listed { name: name.clone(), node: *child, is_collection }
-        });
-        Ok((dots.into_iter().chain(children).collect(), keep))
-    }
-
-    fn handle(&self, number: FileHandle) -> Result<Arc<Handle>, Errno> {
-        self.state().handles.get(number.0).ok_or(Errno::EBADF)
-    }
 }
 
 fn answer_entry(reply: ReplyEntry, outcome: Result<(Duration, FileAttr), Errno>) {
@@ -234,21 +94,6 @@ fn answer_create(reply: ReplyCreate, outcome: Result<(Duration, FileAttr, Opened
             reply.created(&ttl, &attr, Generation(0), FileHandle(handle), FopenFlags::empty());
         }
         Err(errno) => reply.error(errno),
-    }
-}
-
-/// Returns a time that a program wants.
-fn wanted_time(time: Option<TimeOrNow>) -> rustix::fs::Timespec {
-    match time {
-        None => rustix::fs::Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT },
-        Some(TimeOrNow::Now) => rustix::fs::Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW },
-        Some(TimeOrNow::SpecificTime(at)) => {
-            let micros = match at.duration_since(SystemTime::UNIX_EPOCH) {
-                Ok(after) => i64::try_from(after.as_micros()).unwrap_or(i64::MAX),
-                Err(before) => -i64::try_from(before.duration().as_micros()).unwrap_or(i64::MAX),
-            };
-            timespec(Timestamp::from_micros(micros))
-        }
     }
 }
 
@@ -800,39 +645,6 @@ impl Filesystem for Fs {
             _ => Err(Errno::EBADF),
         });
         answer_empty(reply, outcome);
-    }
-}
-
-impl Shared {
-    async fn make_collection(&self, parent: NodeId, name: &str) -> Result<(Duration, FileAttr), Errno> {
-        self.list(parent).await?;
-        let done = self.ask_for_collection(parent, name)?.done().await?;
-        let entry = match done.entry {
-            Some(entry) => entry,
-            // Another site made it, and did not say.
-            None => {
-                let path = self.path_in(&self.state(), parent, name)?;
-                self.session.client.stat(&path).await.map_err(|error| crate::error::errno(error.code()))?.id
-            }
-        };
-        let mut state = self.state();
-        let space = state.names.get(parent).and_then(|node| node.space).ok_or(Errno::ENOENT)?;
-        self.touch(&mut state, parent);
-        let node = match state.names.of_entry(space, entry) {
-            Some(node) => node,
-            None => state.names.add(
-                parent,
-                name,
-                (space, entry),
-                What::Collection(crate::names::Collection::default()),
-            ),
-        };
-        if let Some(collection) = state.names.collection_mut(node) {
-            collection.modified.get_or_insert_with(Timestamp::now);
-        }
-        state.names.looked_up(node);
-        let attr = self.attr(&mut state, node).ok_or(Errno::ENOENT)?;
-        Ok((self.ttl(&state, node), attr))
     }
 }
 

@@ -10,6 +10,7 @@
 //! | module | holds |
 //! |---|---|
 //! | [`fs`] | what the kernel asks |
+//! | [`requests`] | the same, where it takes time |
 //! | [`names`] | nodes and their names |
 //! | [`object`] | what is known of a file |
 //! | [`files`] | files that programs have open |
@@ -18,8 +19,10 @@
 //! | [`follow`] | what changes elsewhere |
 //! | [`remote`] | bytes of other hosts |
 //! | [`session`] | the stores that this host sees |
+//! | [`ability`] | what this host lets a mount do |
 //! | [`log`] | what a killed process left |
 
+mod ability;
 mod changes;
 mod error;
 mod files;
@@ -29,6 +32,7 @@ mod log;
 mod names;
 mod object;
 mod remote;
+mod requests;
 mod session;
 mod state;
 mod tree;
@@ -54,6 +58,7 @@ use crate::remote::Remote;
 use crate::session::Session;
 use crate::state::{Shared, Space, State};
 
+pub use crate::ability::Ability;
 pub use crate::error::{Error, Result};
 
 /// How often the session is renewed: far more often than it could lapse.

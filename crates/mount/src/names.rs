@@ -431,3 +431,89 @@ pub fn join(top: &ObjectPath, components: &[&str]) -> Result<ObjectPath, String>
 pub fn is_older(content: Option<&Content>, version: VersionId) -> bool {
     content.is_none_or(|content| content.version < version)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SPACE: SpaceNumber = SpaceNumber(0);
+
+    fn file() -> What {
+        What::Object(Box::default())
+    }
+
+    fn names() -> Names {
+        Names::new(Some(EntryId::ROOT))
+    }
+
+    #[test]
+    fn an_entry_has_its_own_id_as_its_node() {
+        let mut names = names();
+        let id = names.add(TOP, "a", (SPACE, EntryId(7)), file());
+        assert_eq!((id, names.of_entry(SPACE, EntryId(7))), (7, Some(7)));
+        assert_eq!(names.components(id).unwrap(), ["a"]);
+        let other = names.add(TOP, "b", (SpaceNumber(3), EntryId(7)), file());
+        assert_eq!(other, (3 << 48) | 7);
+    }
+
+    #[test]
+    fn what_was_made_here_is_found_by_the_id_that_it_gets() {
+        let mut names = names();
+        let id = names.add_new(TOP, "a", SPACE, file());
+        names.looked_up(id);
+        names.published(id, EntryId(9));
+        assert_eq!(names.of_entry(SPACE, EntryId(9)), Some(id));
+        names.unlink(id);
+        assert_eq!((names.of_entry(SPACE, EntryId(9)), names.child(TOP, "a")), (None, None));
+        assert!(names.get(id).is_some(), "the kernel still knows it");
+        names.forget(id, 1);
+        assert!(names.get(id).is_none());
+    }
+
+    #[test]
+    fn a_node_that_is_open_gives_its_name_to_another() {
+        let mut names = names();
+        let old = names.add(TOP, "a", (SPACE, EntryId(5)), file());
+        names.looked_up(old);
+        let new = names.replace(old, file()).unwrap();
+        assert_ne!(old, new);
+        assert_eq!((names.child(TOP, "a"), names.of_entry(SPACE, EntryId(5))), (Some(new), Some(new)));
+        assert!(names.get(old).is_some() && names.components(old).is_none());
+        // An entry that comes back while its old node is still known.
+        names.unlink(new);
+        let again = names.add(TOP, "b", (SPACE, EntryId(5)), file());
+        assert_eq!(names.of_entry(SPACE, EntryId(5)), Some(again));
+        assert_ne!(again, old);
+    }
+
+    #[test]
+    fn a_rename_takes_the_name_from_what_had_it() {
+        let mut names = names();
+        let directory = names.add(TOP, "d", (SPACE, EntryId(2)), What::Collection(Collection::default()));
+        let (a, b) = (
+            names.add(TOP, "a", (SPACE, EntryId(3)), file()),
+            names.add(directory, "b", (SPACE, EntryId(4)), file()),
+        );
+        assert_eq!(names.rename(a, directory, "b"), Some(b));
+        assert_eq!((names.child(TOP, "a"), names.child(directory, "b")), (None, Some(a)));
+        assert_eq!(names.components(a).unwrap(), ["d", "b"]);
+        assert!(names.is_within(a, directory) && !names.is_within(directory, a));
+        assert_eq!(names.rename(directory, TOP, "e"), None);
+        assert_eq!(names.components(a).unwrap(), ["e", "b"]);
+    }
+
+    #[test]
+    fn only_who_reads_the_newest_listing_fills_what_the_kernel_keeps() {
+        let mut names = names();
+        let open = |names: &mut Names| names.collection_mut(TOP).unwrap().opened();
+        assert_eq!(open(&mut names), Keep::Anew);
+        assert_eq!(open(&mut names), Keep::Kept);
+        names.add(TOP, "a", (SPACE, EntryId(3)), file());
+        assert_eq!(open(&mut names), Keep::Nothing, "two still read what was there before");
+        for _ in 0..3 {
+            names.collection_mut(TOP).unwrap().closed();
+        }
+        assert_eq!(open(&mut names), Keep::Anew);
+        assert_eq!(open(&mut names), Keep::Kept);
+    }
+}

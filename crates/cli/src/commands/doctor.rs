@@ -6,6 +6,7 @@ use clap::Args;
 use percale_api::directions::{Dialled, Direction, is_reached};
 use percale_client::Client;
 use percale_core::{ErrorCode, Timestamp};
+use percale_mount::Ability;
 use rustix::process::{Resource, getrlimit};
 use serde::Serialize;
 use serde_json::json;
@@ -305,6 +306,29 @@ fn computer(looks: &mut Looks) {
             "Set XDG_STATE_HOME to a directory that you may write.",
         ),
         None => looks.add("resume", Verdict::Warning, "there is no home directory for notes of a resume"),
+    }
+    mounting(looks);
+}
+
+/// Says how a mount would read and write copies on this computer. Nothing of it is wrong: few want to mount.
+fn mounting(looks: &mut Looks) {
+    match Ability::of_this_host() {
+        Ability::Passthrough => {
+            looks.add("mount", Verdict::Ok, "local copies are read and written by the kernel")
+        }
+        Ability::Daemon(why) => looks.hint(
+            "mount",
+            Verdict::Ok,
+            format!("local copies are read and written through the mount's process: {why}"),
+            "docs/mount.md says what the kernel needs to do it itself.",
+        ),
+        Ability::No(why) => looks.hint(
+            "mount",
+            Verdict::Ok,
+            format!("spaces cannot be mounted: {why}"),
+            "In a container, give it /dev/fuse.",
+        ),
+        _ => {}
     }
 }
 

@@ -83,7 +83,7 @@ fn raw_calls_events_doctor_and_versions_work() {
     let version = lab.line("version --site --json").ok().json();
     assert_eq!(version["server"]["catalog"], "sqlite");
     let doctor = lab.line("doctor --json").ok().json_lines();
-    for what in ["connection", "clock", "site", "token", "store"] {
+    for what in ["connection", "clock", "site", "token", "store", "mount"] {
         let look = doctor.iter().find(|look| look["what"] == what).unwrap();
         assert_ne!(look["result"], "wrong", "{look}");
     }

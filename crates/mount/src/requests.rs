@@ -1,0 +1,193 @@
+//! What the kernel asks about names, attributes and files, as answers that may take time.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use fuser::{Errno, FileAttr, FileHandle, FileType, INodeNo, TimeOrNow};
+use percale_core::Timestamp;
+
+use crate::files::{Handle, Listed, Obstacle, Opened, timespec};
+use crate::names::{Collection, Keep, NodeId, What};
+use crate::state::Shared;
+
+/// Bits of `open(2)` that `create` gets as a number.
+pub const O_EXCL: i32 = 0o200;
+/// The same.
+pub const O_TRUNC: i32 = 0o1000;
+
+/// A name that means nothing.
+fn nothing(owner: (u32, u32)) -> FileAttr {
+    let epoch = SystemTime::UNIX_EPOCH;
+    FileAttr {
+        ino: INodeNo(0),
+        size: 0,
+        blocks: 0,
+        atime: epoch,
+        mtime: epoch,
+        ctime: epoch,
+        crtime: epoch,
+        kind: FileType::RegularFile,
+        perm: 0,
+        nlink: 0,
+        uid: owner.0,
+        gid: owner.1,
+        rdev: 0,
+        blksize: 512,
+        flags: 0,
+    }
+}
+
+impl Shared {
+    /// Finds a name in a collection that was listed; nothing if it was not.
+    pub fn find(&self, parent: NodeId, name: &str) -> Result<Option<(Duration, FileAttr)>, Errno> {
+        let mut state = self.state();
+        let collection = state.names.collection(parent).ok_or(Errno::ENOTDIR)?;
+        let is_listed = collection.is_listed;
+        let Some(child) = state.names.child(parent, name) else {
+            return match is_listed {
+                // The kernel remembers that, too, until it is told otherwise.
+                true => Ok(Some((self.ttl(&state, parent), nothing(self.owner)))),
+                false => Ok(None),
+            };
+        };
+        if !is_listed {
+            return Ok(None);
+        }
+        state.names.looked_up(child);
+        let attr = self.attr(&mut state, child).ok_or(Errno::ENOENT)?;
+        Ok(Some((self.ttl(&state, child), attr)))
+    }
+
+    /// The same, listed if it was not.
+    pub async fn find_anyhow(&self, parent: NodeId, name: &str) -> Result<(Duration, FileAttr), Errno> {
+        self.list(parent).await?;
+        if let Some(found) = self.find(parent, name)? {
+            return Ok(found);
+        }
+        // It changes faster than it can be read; what is known is as good as any.
+        let mut state = self.state();
+        let Some(child) = state.names.child(parent, name) else {
+            return Ok((Duration::ZERO, nothing(self.owner)));
+        };
+        state.names.looked_up(child);
+        let attr = self.attr(&mut state, child).ok_or(Errno::ENOENT)?;
+        Ok((self.ttl(&state, child), attr))
+    }
+
+    pub fn attr_of(&self, node: NodeId) -> Result<(Duration, FileAttr), Errno> {
+        let mut state = self.state();
+        let attr = self.attr(&mut state, node).ok_or(Errno::ESTALE)?;
+        Ok((self.ttl(&state, node), attr))
+    }
+
+    /// Makes and opens a file.
+    pub fn create_now(
+        &self,
+        (parent, name): (NodeId, &str),
+        (mode, flags): (u16, i32),
+        register: crate::files::Register<'_>,
+    ) -> Result<(Duration, FileAttr, Opened), Obstacle> {
+        let mut state = self.state();
+        let (node, opened) = match state.names.child(parent, name) {
+            Some(_) if flags & O_EXCL != 0 => return Err(Errno::EEXIST.into()),
+            Some(node) => {
+                let opened = self.open_to_write(&mut state, node, flags & O_TRUNC != 0, register)?;
+                (node, opened)
+            }
+            None => self.create(&mut state, (parent, name), (mode, flags & O_EXCL != 0), register)?,
+        };
+        state.names.looked_up(node);
+        let attr = self.attr(&mut state, node).ok_or(Errno::ENOENT)?;
+        Ok((self.ttl(&state, node), attr, opened))
+    }
+
+    /// Waits until what stands in the way is not there any more.
+    pub async fn clear(self: &Arc<Self>, node: NodeId, obstacle: Obstacle) -> Result<(), Errno> {
+        match obstacle {
+            Obstacle::No(errno) => Err(errno),
+            Obstacle::Publishing(number) => {
+                self.changes.until_done(Some(number)).await;
+                Ok(())
+            }
+            Obstacle::Elsewhere => self.bring(node).await,
+        }
+    }
+
+    /// Does something to a file, and again once what stood in the way is not there any more.
+    pub async fn insist<T>(
+        self: &Arc<Self>,
+        node: NodeId,
+        mut attempt: impl FnMut(&Self) -> Result<T, Obstacle>,
+    ) -> Result<T, Errno> {
+        let parent = self.state().names.get(node).map(|node| node.parent).ok_or(Errno::ENOENT)?;
+        self.list(parent).await?;
+        loop {
+            // Where it fails, what stood in the way is another thing each time, or told as an error.
+            match attempt(self) {
+                Ok(done) => return Ok(done),
+                Err(obstacle) => self.clear(node, obstacle).await?,
+            }
+        }
+    }
+
+    /// Opens a directory: what is in it now, and what the kernel may keep of that.
+    pub async fn directory(&self, node: NodeId) -> Result<(Arc<[Listed]>, Keep), Errno> {
+        self.list(node).await?;
+        let mut state = self.state();
+        let keep = state.names.collection_mut(node).ok_or(Errno::ENOTDIR)?.opened();
+        let collection = state.names.collection(node).ok_or(Errno::ENOTDIR)?;
+        let parent = state.names.get(node).map_or(node, |node| node.parent);
+        let dots = [(".", node), ("..", parent)];
+        let dots = dots.map(|(name, node)| Listed { name: name.into(), node, is_collection: true });
+        let children = collection.children.iter().map(|(name, child)| {
+            let is_collection = state.names.collection(*child).is_some();
+            Listed { name: name.clone(), node: *child, is_collection }
+        });
+        Ok((dots.into_iter().chain(children).collect(), keep))
+    }
+
+    pub fn handle(&self, number: FileHandle) -> Result<Arc<Handle>, Errno> {
+        self.state().handles.get(number.0).ok_or(Errno::EBADF)
+    }
+
+    pub async fn make_collection(&self, parent: NodeId, name: &str) -> Result<(Duration, FileAttr), Errno> {
+        self.list(parent).await?;
+        let done = self.ask_for_collection(parent, name)?.done().await?;
+        let entry = match done.entry {
+            Some(entry) => entry,
+            // Another site made it, and did not say.
+            None => {
+                let path = self.path_in(&self.state(), parent, name)?;
+                self.session.client.stat(&path).await.map_err(|error| crate::error::errno(error.code()))?.id
+            }
+        };
+        let mut state = self.state();
+        let space = state.names.get(parent).and_then(|node| node.space).ok_or(Errno::ENOENT)?;
+        self.touch(&mut state, parent);
+        let node = match state.names.of_entry(space, entry) {
+            Some(node) => node,
+            None => state.names.add(parent, name, (space, entry), What::Collection(Collection::default())),
+        };
+        if let Some(collection) = state.names.collection_mut(node) {
+            collection.modified.get_or_insert_with(Timestamp::now);
+        }
+        state.names.looked_up(node);
+        let attr = self.attr(&mut state, node).ok_or(Errno::ENOENT)?;
+        Ok((self.ttl(&state, node), attr))
+    }
+}
+
+/// Returns a time that a program wants.
+pub fn wanted_time(time: Option<TimeOrNow>) -> rustix::fs::Timespec {
+    match time {
+        None => rustix::fs::Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT },
+        Some(TimeOrNow::Now) => rustix::fs::Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW },
+        Some(TimeOrNow::SpecificTime(at)) => {
+            let micros = match at.duration_since(SystemTime::UNIX_EPOCH) {
+                Ok(after) => i64::try_from(after.as_micros()).unwrap_or(i64::MAX),
+                Err(before) => -i64::try_from(before.duration().as_micros()).unwrap_or(i64::MAX),
+            };
+            timespec(Timestamp::from_micros(micros))
+        }
+    }
+}
