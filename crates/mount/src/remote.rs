@@ -340,12 +340,17 @@ impl Disk {
             self.evict();
         }
         let path = self.path(root, group);
-        let written =
-            path.parent().map_or(Ok(()), std::fs::create_dir_all).and_then(|()| std::fs::write(&path, bytes));
+        // Under its name it is whole: another may be looking for it.
+        let new = path.with_extension("new");
+        let written = path
+            .parent()
+            .map_or(Ok(()), std::fs::create_dir_all)
+            .and_then(|()| std::fs::write(&new, bytes))
+            .and_then(|()| std::fs::rename(&new, &path));
         if let Err(error) = written {
             // The cache is full or gone: everything goes on without.
             tracing::debug!(%error, "a group is not kept on disk");
-            let _ = std::fs::remove_file(&path);
+            let _ = std::fs::remove_file(&new);
             self.used.fetch_sub(len, Ordering::Relaxed);
         }
     }
