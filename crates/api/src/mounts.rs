@@ -55,6 +55,9 @@ pub struct MountStore {
     pub root: String,
     /// Whether it takes new data.
     pub takes_data: bool,
+    /// Whether its files may be written where they lie.
+    #[serde(default)]
+    pub is_native: bool,
 }
 
 /// Changes that were made through a mount, in the order in which they were made.
@@ -93,6 +96,24 @@ pub enum MountChange {
         #[serde(default)]
         condition: Condition,
     },
+    /// A file of a native store is written where it lies. Its copy is not read from elsewhere meanwhile.
+    Writing {
+        /// The object's path.
+        #[schema(value_type = String)]
+        path: ObjectPath,
+        /// The store.
+        #[schema(value_type = String, format = "uuid")]
+        store: StoreId,
+    },
+    /// A file of a native store is not written any more. If it has changed, it is a new version of its object.
+    Written {
+        /// The object's path.
+        #[schema(value_type = String)]
+        path: ObjectPath,
+        /// The store.
+        #[schema(value_type = String, format = "uuid")]
+        store: StoreId,
+    },
     /// A collection is made; one that is there is `already_exists`.
     MakeCollection {
         /// Where.
@@ -123,7 +144,11 @@ impl MountChange {
     /// Returns the path that it is about.
     pub fn path(&self) -> &ObjectPath {
         match self {
-            Self::Publish { path, .. } | Self::MakeCollection { path } | Self::Remove { path } => path,
+            Self::Publish { path, .. }
+            | Self::Writing { path, .. }
+            | Self::Written { path, .. }
+            | Self::MakeCollection { path }
+            | Self::Remove { path } => path,
             Self::Move { from, .. } => from,
         }
     }

@@ -52,7 +52,7 @@ impl Catalog {
     ///   key that cannot be; `Unsupported` for a managed store; `ReadOnly` for one that is away; `Foreign`, `NotAllowed` or
     ///   `Conflict` for a store of another site than `site`, or one that is not known yet.
     /// - For a folder: `Denied`, `NotFound`, `NotACollection`, `ReadOnly`, `Foreign` if the space is not at home here.
-    /// - For a file: `Conflict` if its key or path is another object's, `IsCollection`.
+    /// - For a file: `Conflict` if its key or path is another object's, or a mount is writing it; `IsCollection`.
     pub async fn register(&self, site: Option<SiteId>, files: Register) -> Result<RegisterAnswer> {
         let count: usize = files.folders.iter().map(|folder| folder.files.len()).sum();
         if count > MAX_REGISTER {
@@ -384,6 +384,9 @@ async fn known_file<T: Tx>(
     };
     if copy.sp != at.sp {
         return conflict("it belongs to an object of another space", None);
+    }
+    if copy.replica.state == ReplicaState::Writing {
+        return conflict("a mount writes it, and tells itself what becomes of it", None);
     }
     let is_unchanged = copy.replica.generation.as_deref() == Some(file.generation.as_str())
         && copy.replica.state != ReplicaState::Lost;

@@ -40,10 +40,15 @@ impl Catalog {
         self.ask(OnStore { store, after, limit: limit.clamp(1, crate::MAX_LIST) }).await
     }
 
+    /// Returns the copies on a store that are said to be written in place.
+    pub async fn written_in_place(&self, store: StoreId) -> Result<Vec<StoredReplica>> {
+        self.ask(WrittenInPlace { store }).await
+    }
+
     /// Notes that a native file has new content: a new version is current, and copies elsewhere become stale.
     ///
     /// # Errors
-    /// `Conflict` if the version is not current any more, `Unsupported` for a managed store.
+    /// `Conflict` if the version is not current any more or its file is being written, `Unsupported` for a managed store.
     pub async fn native_changed(&self, actor: &Caller, change: NativeChange) -> Result<Committed> {
         self.change(NativeChanged { actor: actor.clone(), change }).await
     }
@@ -96,6 +101,18 @@ impl Query for OnStore {
     const SNAPSHOT: bool = false;
     async fn run<T: Tx>(&self, tx: &T) -> Result<Vec<StoredReplica>> {
         replica::on_store(tx, self.store, &self.after, self.limit).await
+    }
+}
+
+struct WrittenInPlace {
+    store: StoreId,
+}
+
+impl Query for WrittenInPlace {
+    type Out = Vec<StoredReplica>;
+    const SNAPSHOT: bool = false;
+    async fn run<T: Tx>(&self, tx: &T) -> Result<Vec<StoredReplica>> {
+        replica::in_state(tx, self.store, ReplicaState::Writing).await
     }
 }
 
@@ -189,6 +206,10 @@ impl Change for NativeChanged {
             Some(content) if content.version == *version => content.clone(),
             content => return Err(conflict(content.as_ref().map(|content| content.version))),
         };
+        if row.replica.state == ReplicaState::Writing && *state != ReplicaState::Writing {
+            let message = format!("the file of version {version} is being written");
+            return Err(Error::new(ErrorKind::Conflict { version: Some(*version) }, message));
+        }
         let path = batch.path_of(sp, entry.id).await?;
         let file = FileState { size: *size, generation, mtime: *mtime, state: *state, root: None };
         let (item, stale) = change_file(batch, &row, &entry, &old, file).await?;

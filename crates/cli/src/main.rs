@@ -85,6 +85,7 @@ fn run(cli: Cli, output: Output) -> Result {
     };
     // The server has its own log, and its own way to end.
     let is_server = matches!(cli.command, Command::Serve(_));
+    let is_mount = matches!(cli.command, Command::Mount(_));
     if !is_server {
         listen_to(global.verbose);
     }
@@ -102,6 +103,10 @@ fn run(cli: Cli, output: Output) -> Result {
         tokio::select! {
             result = &mut work => return result,
             () = context.cancel.cancelled() => {}
+        }
+        if is_mount {
+            // It ends when the last program has closed its files.
+            return work.await;
         }
         // Transfers stop by themselves and say what is left; whatever does not is left behind.
         match tokio::time::timeout(TIDY_UP, work).await {

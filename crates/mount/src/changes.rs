@@ -15,8 +15,8 @@ use tokio::sync::{Notify, oneshot};
 
 use crate::error::errno;
 use crate::names::NodeId;
-use crate::object::Copy;
-use crate::session::StoreNumber;
+use crate::object::LocalCopy;
+use crate::session::Place;
 use crate::state::{Shared, State};
 
 /// The first pause after a failure that may pass, and the longest.
@@ -33,17 +33,15 @@ pub struct Refused {
     is_retryable: bool,
 }
 
-/// A staged file that is to be published.
+/// A file that was written and is to be published.
 #[derive(Debug, Clone)]
 pub struct Staged {
     /// The node.
     pub node: NodeId,
     /// Where.
     pub path: ObjectPath,
-    /// The store that it is staged in; nothing for the spool.
-    pub store: Option<StoreNumber>,
-    /// Its name there.
-    pub token: Box<str>,
+    /// Where it lies.
+    pub place: Place,
     /// Its size.
     pub size: u64,
     /// Its inode.
@@ -60,7 +58,7 @@ pub type Name = (NodeId, Box<str>);
 /// A change.
 #[derive(Debug, Clone)]
 pub enum Change {
-    /// A staged file becomes a version.
+    /// A file becomes a version.
     Publish(Staged),
     /// Anything else.
     Name(MountChange),
@@ -307,7 +305,7 @@ pub async fn publish(shared: Arc<Shared>) {
 fn may_pass(shared: &Shared, change: &Change, refused: &Refused) -> bool {
     let is_gone = match change {
         // Removed while it was on its way.
-        Change::Publish(staged) => shared.session.stat_staged(staged.store, &staged.token).is_err(),
+        Change::Publish(staged) => shared.session.stat_written(&staged.place).is_err(),
         Change::Name(_) => false,
     };
     let is_over = is_gone && refused.code == ErrorCode::VersionChanged;
@@ -316,24 +314,33 @@ fn may_pass(shared: &Shared, change: &Change, refused: &Refused) -> bool {
 
 /// Returns how many changes go into the next request: as many as it may have, but a file of the spool goes alone.
 fn batch_len(waiting: &VecDeque<Waiting>) -> usize {
-    let is_spooled =
-        |waiting: &&Waiting| matches!(&waiting.change, Change::Publish(Staged { store: None, .. }));
+    let is_spooled = |waiting: &&Waiting| is_spooled(&waiting.change);
     match waiting.front() {
         Some(first) if is_spooled(&first) => 1,
         _ => waiting.iter().take(MountChanges::MOST).take_while(|waiting| !is_spooled(waiting)).count(),
     }
 }
 
+fn is_spooled(change: &Change) -> bool {
+    matches!(change, Change::Publish(Staged { place: Place { store: None, .. }, .. }))
+}
+
 async fn send(shared: &Shared, batch: &[Change]) -> Vec<Result<MountDone, Refused>> {
-    if let [Change::Publish(staged @ Staged { store: None, .. })] = batch {
+    if let [change @ Change::Publish(staged)] = batch
+        && is_spooled(change)
+    {
         return vec![upload(shared, staged).await];
     }
     let wire = |change: &Change| match change {
         Change::Name(change) => Some(change.clone()),
+        Change::Publish(staged) if staged.place.is_the_copy() => Some(MountChange::Written {
+            path: staged.path.clone(),
+            store: shared.session.store_id(staged.place.store?)?,
+        }),
         Change::Publish(staged) => Some(MountChange::Publish {
             path: staged.path.clone(),
-            store: shared.session.store_id(staged.store?)?,
-            token: staged.token.to_string(),
+            store: shared.session.store_id(staged.place.store?)?,
+            token: staged.place.token.to_string(),
             size: staged.size,
             mtime: staged.mtime,
             condition: staged.condition,
@@ -366,7 +373,7 @@ async fn send(shared: &Shared, batch: &[Change]) -> Vec<Result<MountDone, Refuse
 
 /// Uploads a file of the spool.
 async fn upload(shared: &Shared, staged: &Staged) -> Result<MountDone, Refused> {
-    let local = shared.session.spooled(&staged.token);
+    let local = shared.session.spooled(&staged.place.token);
     let mut options = PutOptions::default();
     options.overwrite = true;
     let client = &shared.session.client;
@@ -414,6 +421,10 @@ fn end(shared: &Shared, waiting: Waiting, outcome: Result<MountDone, Refused>) {
         (Change::Name(_), Ok(_)) => {}
         // Somebody else was faster.
         (Change::Name(MountChange::Remove { .. }), Err(refused)) if refused.code == ErrorCode::NotFound => {}
+        // When it was written, it will be said why that cannot be published.
+        (Change::Name(MountChange::Writing { .. }), Err(refused)) => {
+            tracing::debug!(code = %refused.code, error = refused.detail, "a file is written in place without a mark");
+        }
         (Change::Name(change), Err(refused)) => {
             if answer.is_none() {
                 let path = change.path();
@@ -432,15 +443,15 @@ fn end(shared: &Shared, waiting: Waiting, outcome: Result<MountDone, Refused>) {
 }
 
 fn published(shared: &Shared, number: u64, staged: &Staged, done: &MountDone) {
-    shared.log.done(&staged.token);
+    shared.log.done(&staged.place.token);
     // The bytes lie under the object's own path, unless something else does.
-    let key = staged.path.as_str().trim_start_matches('/');
-    let copy = staged.store.and_then(|store| {
+    let key = staged.place.key.as_deref().unwrap_or(staged.path.as_str().trim_start_matches('/'));
+    let copy = staged.place.store.and_then(|store| {
         let stat = shared.session.stat_copy(store, key).ok()?;
-        (stat.stx_ino == staged.inode).then(|| Copy { store, key: key.into() })
+        (stat.stx_ino == staged.inode).then(|| LocalCopy { store, key: key.into() })
     });
-    if staged.store.is_none() {
-        shared.session.discard(None, &staged.token);
+    if staged.place.store.is_none() {
+        shared.session.discard(&staged.place);
     }
     let mut state = shared.state();
     if let Some(entry) = done.entry {
@@ -478,8 +489,19 @@ fn failed(shared: &Shared, number: u64, staged: &Staged, refused: &Refused) {
         state.names.drop_unused(staged.node);
         return;
     }
+    if staged.place.is_the_copy() {
+        tracing::error!(
+            %path, code = %refused.code, error = refused.detail,
+            "what a program wrote cannot be published; it lies where the file is in its store"
+        );
+        shared.log.done(&staged.place.token);
+        if let Some(object) = state.names.object_mut(staged.node) {
+            object.work = None;
+        }
+        return;
+    }
     tracing::error!(
-        %path, code = %refused.code, error = refused.detail, staged = %staged.token,
+        %path, code = %refused.code, error = refused.detail, staged = %staged.place.token,
         "what a program wrote cannot be published; it is only on this host until it is written again or removed"
     );
     if let Some(work) = state.names.object_mut(staged.node).and_then(|object| object.work.as_mut())

@@ -1,5 +1,7 @@
 //! What can go wrong with a mount, and what programs are told.
 
+use std::path::PathBuf;
+
 use fuser::Errno;
 use percale_core::ErrorCode;
 
@@ -15,6 +17,16 @@ pub enum Error {
     Local {
         /// What was attempted, on what.
         what: String,
+        /// Why it failed.
+        source: std::io::Error,
+    },
+    /// This host does not mount or unmount.
+    #[error("cannot {what} {}: {source}", at.display())]
+    Mount {
+        /// What was attempted.
+        what: &'static str,
+        /// The directory.
+        at: PathBuf,
         /// Why it failed.
         source: std::io::Error,
     },
@@ -35,7 +47,7 @@ impl Error {
     pub fn code(&self) -> ErrorCode {
         match self {
             Self::Site(error) => error.code(),
-            Self::Local { .. } => ErrorCode::Internal,
+            Self::Local { .. } | Self::Mount { .. } => ErrorCode::Internal,
             Self::Usage(_) => ErrorCode::InvalidRequest,
         }
     }

@@ -11,15 +11,18 @@ use std::sync::Arc;
 
 use fuser::{BackingId, Errno};
 use percale_api::entries::Content;
+use percale_api::mounts::MountChange;
 use percale_api::uploads::Condition;
-use percale_core::Timestamp;
+use percale_core::{ObjectPath, Timestamp};
 use rustix::fs::Statx;
 
 use crate::changes::{Change, Staged};
 use crate::error::{from_io, from_rustix};
+use crate::log::Left;
 use crate::names::{NodeId, What};
-use crate::object::{Copy, Object, Open, Work};
+use crate::object::{LocalCopy, Object, Open, Work};
 use crate::remote::RemoteFile;
+use crate::session::Place;
 use crate::state::{Shared, State, modified};
 
 /// What programs have open, by the number that the kernel gives back.
@@ -110,6 +113,16 @@ impl Handles {
         self.files.remove(&number)
     }
 
+    /// Returns the numbers of all open files.
+    pub fn numbers(&self) -> Vec<u64> {
+        self.files.keys().copied().collect()
+    }
+
+    /// Tells whether an open file of a node is read over the network.
+    pub fn is_remote(&self, node: NodeId) -> bool {
+        self.files.values().any(|handle| handle.node == node && matches!(handle.bytes, Bytes::Elsewhere(_)))
+    }
+
     /// Adds an open directory.
     pub fn add_directory(&mut self, node: NodeId, listed: Arc<[Listed]>) -> u64 {
         let number = self.next();
@@ -156,7 +169,7 @@ impl Shared {
         work.is_exclusive = is_exclusive;
         work.is_dirty = true;
         work.writers = 1;
-        self.log.staged(&work.token, work.store.and_then(|store| self.session.store_id(store)), &path);
+        self.note(&work.place, &path);
         let object = Object { work: Some(work), mode: Some(mode), ..Object::default() };
         let node = state.names.add_new(parent, name, space, What::Object(Box::new(object)));
         self.touch(state, parent);
@@ -168,19 +181,13 @@ impl Shared {
     fn stage(&self, mode: u16) -> Result<(File, Work), Errno> {
         let (store, token) = (self.session.for_new_data(), self.session.token());
         let file = self.session.create_staged(store, &token, mode).map_err(from_rustix)?;
-        let work = Work {
-            store,
-            token,
-            base: None,
-            is_exclusive: false,
-            replaces: false,
-            writers: 0,
-            is_dirty: false,
-            publishing: None,
-            published_as: None,
-            begun: None,
-        };
-        Ok((file, work))
+        Ok((file, Work::at(Place { store, token, key: None })))
+    }
+
+    /// Notes for the next process where a file lies that is written, and where it belongs.
+    pub fn note(&self, place: &Place, path: &ObjectPath) {
+        let store = place.store.and_then(|store| self.session.store_id(store));
+        self.log.staged(&place.token, &Left { path: path.clone(), store, key: place.key.clone() });
     }
 
     /// Gives out a handle on a file of this host, read and written by the kernel where that is possible.
@@ -237,7 +244,7 @@ impl Shared {
     ) -> Result<Opened, Obstacle> {
         let object = state.names.object(node).ok_or(Errno::EISDIR)?;
         if let Some(work) = &object.work {
-            return match (self.session.open_staged(work.store, &work.token), work.publishing) {
+            return match (self.session.open_written(&work.place), work.publishing) {
                 (Ok(file), _) => Ok(self.hand_out(state, node, (file, false), register)),
                 // It has its place already, and where that is comes with the answer.
                 (Err(rustix::io::Errno::NOENT), Some(number)) => Err(Obstacle::Publishing(number)),
@@ -267,12 +274,13 @@ impl Shared {
         Ok(Opened { handle: state.handles.add(handle), passthrough: None })
     }
 
-    /// Opens the copy of a version on this host, if it is still what the catalog knows.
+    /// Opens the copy of a version on this host, if it is still what the catalog knows; on a native store, as it is now.
     fn open_here(&self, object: &Object) -> Option<File> {
-        let Copy { store, key } = object.copy.as_ref()?;
+        let LocalCopy { store, key } = object.copy.as_ref()?;
         let file = self.session.open_copy(*store, key).ok()?;
         let meta = file.metadata().ok()?;
-        (meta.is_file() && meta.size() == object.size()).then_some(file)
+        let is_right = self.session.is_native(*store) || meta.size() == object.size();
+        (meta.is_file() && is_right).then_some(file)
     }
 
     /// Opens a file for writing. The collection that it is in must have been listed.
@@ -309,14 +317,18 @@ impl Shared {
         let object = state.names.object_mut(node).ok_or(Errno::EISDIR)?;
         if let Some(work) = &mut object.work {
             work.is_dirty |= work.publishing.take().is_some();
-            let file = self.session.open_staged(work.store, &work.token).map_err(from_rustix)?;
+            let file = self.session.open_written(&work.place).map_err(from_rustix)?;
             if is_truncated {
                 file.set_len(0).map_err(|error| from_io(&error))?;
                 work.is_dirty = true;
             }
             return Ok(file);
         }
-        if !matches!(object.open, Open::No) {
+        if let Some(file) = self.write_in_place(state, node, is_truncated)? {
+            return Ok(file);
+        }
+        let object = state.names.object_mut(node).ok_or(Errno::EISDIR)?;
+        if object.is_open() {
             // Whoever has it open goes on with what it was; the name means another node from now on, which the kernel finds when
             // it looks again.
             let other = Object {
@@ -337,19 +349,56 @@ impl Shared {
         if let Some(before) = before
             && let Err(error) = copy(&before, &file)
         {
-            self.session.discard(work.store, &work.token);
+            self.session.discard(&work.place);
             return Err(Obstacle::No(from_io(&error)));
         }
         self.begin_work(state, node, &mut work, is_truncated);
         Ok(file)
     }
 
+    /// Opens a copy on a native store to be written where it lies; nothing if there is none.
+    ///
+    /// # Errors
+    /// What stands in the way.
+    fn write_in_place(
+        &self,
+        state: &mut State,
+        node: NodeId,
+        is_truncated: bool,
+    ) -> Result<Option<File>, Obstacle> {
+        let object = state.names.object(node).ok_or(Errno::EISDIR)?;
+        let Some(LocalCopy { store, key }) = object.copy.clone() else { return Ok(None) };
+        // Who reads an older version over the network shares the kernel's pages of the node.
+        let is_shared = object.is_open() && state.handles.is_remote(node);
+        if !self.session.is_native(store) || is_shared {
+            return Ok(None);
+        }
+        let place = Place { store: Some(store), token: self.session.token(), key: Some(key) };
+        // Gone, or not for this account: what is published then is a staged file.
+        let Ok(file) = self.session.open_written(&place) else { return Ok(None) };
+        let begun = self.session.stat_written(&place).ok();
+        if is_truncated {
+            file.set_len(0).map_err(|error| from_io(&error))?;
+        }
+        let path = self.path(state, node).ok_or(Errno::ENOENT)?;
+        let id = self.session.store_id(store).ok_or(Errno::ESTALE)?;
+        let mut work = Work::at(place);
+        self.note(&work.place, &path);
+        let mark = Change::Name(MountChange::Writing { path, store: id });
+        work.mark = Some(self.submit(state, mark, Vec::new()));
+        work.begun = begun.as_ref().map(looks);
+        let object = state.names.object_mut(node).ok_or(Errno::EISDIR)?;
+        work.base = object.content.as_ref().map(|content| content.version);
+        object.work = Some(work);
+        Ok(Some(file))
+    }
+
     /// Notes a staged file that has the content of the version.
     fn begin_work(&self, state: &mut State, node: NodeId, work: &mut Work, is_truncated: bool) {
-        let stat = self.session.stat_staged(work.store, &work.token).ok();
+        let stat = self.session.stat_written(&work.place).ok();
         work.begun = stat.as_ref().map(looks);
         if let Some(path) = self.path(state, node) {
-            self.log.staged(&work.token, work.store.and_then(|store| self.session.store_id(store)), &path);
+            self.note(&work.place, &path);
         }
         if let Some(object) = state.names.object_mut(node) {
             work.is_dirty = is_truncated && object.size() > 0;
@@ -382,7 +431,7 @@ impl Shared {
             object.work.is_none() && object.content.as_ref().is_some_and(|content| content.version == version)
         });
         if brought.is_err() || !is_as_before {
-            self.session.discard(work.store, &work.token);
+            self.session.discard(&work.place);
             return brought;
         }
         self.begin_work(&mut state, node, &mut work, false);
@@ -420,6 +469,14 @@ impl Shared {
         state.names.drop_unused(node);
     }
 
+    /// Closes what programs have open: after the mount is gone the kernel does not say any more that they closed it.
+    pub fn close_all(&self) {
+        let mut state = self.state();
+        for number in state.handles.numbers() {
+            self.close(&mut state, number);
+        }
+    }
+
     /// Has what was written published, if nobody writes any more and it was changed.
     pub fn end_work(&self, state: &mut State, id: NodeId) {
         let Some(node) = state.names.get(id) else { return };
@@ -432,22 +489,26 @@ impl Shared {
         if work.writers > 0 || work.publishing.is_some() {
             return;
         }
-        let stat = self.session.stat_staged(work.store, &work.token).ok();
+        let stat = self.session.stat_written(&work.place).ok();
         let is_changed = work.is_dirty || stat.as_ref().map(looks) != work.begun;
+        // If it has been said that it is written, it is said that it is not any more.
+        let mark = work.mark.take();
+        let is_marked = mark.is_some_and(|number| !self.take_back(state, number));
+        let Some(work) = state.names.object_mut(id).and_then(|object| object.work.as_mut()) else { return };
+        let is_changed = is_changed || is_marked;
         let (Some(stat), Some(path), true, true) = (stat, path, is_linked, is_changed || is_new) else {
             // Readers go on with the staged file; it goes with the last of them.
             if !is_open {
-                self.session.discard(work.store, &work.token);
-                self.log.done(&work.token);
-                object.work = None;
+                self.session.discard(&work.place);
+                self.log.done(&work.place.token);
+                state.names.object_mut(id).into_iter().for_each(|object| object.work = None);
             }
             return;
         };
         let staged = Staged {
             node: id,
             path,
-            store: work.store,
-            token: work.token.clone(),
+            place: work.place.clone(),
             size: stat.stx_size,
             inode: stat.stx_ino,
             mtime: modified(&stat),
@@ -489,7 +550,7 @@ impl Shared {
         self.may_change(state, parent)?;
         let object = state.names.object_mut(node).ok_or(Errno::EOPNOTSUPP)?;
         if let Some(work) = &object.work {
-            let file = self.session.open_staged(work.store, &work.token).map_err(from_rustix)?;
+            let file = self.session.open_written(&work.place).map_err(from_rustix)?;
             rustix::fs::fchmod(&file, rustix::fs::Mode::from_raw_mode(u32::from(mode) | 0o600))
                 .map_err(from_rustix)?;
         } else if let Some(copy) = &object.copy {
@@ -535,8 +596,8 @@ impl Shared {
         let Some(work) = &mut object.work else { return };
         work.publishing = None;
         if work.writers == 0 && !is_open {
-            self.session.discard(work.store, &work.token);
-            self.log.done(&work.token);
+            self.session.discard(&work.place);
+            self.log.done(&work.place.token);
             object.work = None;
         }
     }

@@ -12,11 +12,12 @@ use fuser::{
     ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs,
     ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
+use rustix::fs::OFlags;
 
 use crate::error::{from_io, from_rustix};
 use crate::files::{Bytes, Obstacle, Opened};
 use crate::names::Keep;
-use crate::requests::{O_TRUNC, wanted_time};
+use crate::requests::wanted_time;
 use crate::state::Shared;
 use crate::xattr;
 
@@ -304,7 +305,7 @@ impl Filesystem for Fs {
     fn open(&self, _req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let node = ino.0;
         let is_read = flags.acc_mode() == OpenAccMode::O_RDONLY;
-        let is_truncated = flags.0 & O_TRUNC != 0;
+        let is_truncated = OFlags::from_bits_retain(flags.0 as u32).contains(OFlags::TRUNC);
         let attempt = move |shared: &Shared, reply: &ReplyOpen| {
             let register = |file: &std::fs::File| reply.open_backing(file);
             let mut state = shared.state();

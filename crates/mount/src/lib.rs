@@ -38,7 +38,7 @@ mod state;
 mod tree;
 mod xattr;
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -47,6 +47,8 @@ use fuser::{BackgroundSession, MountOption, SessionACL};
 use percale_api::uploads::Condition;
 use percale_client::Client;
 use percale_core::{ObjectPath, Position};
+use rustix::io::Errno;
+use rustix::mount::UnmountFlags;
 use tokio::runtime::Handle as Runtime;
 
 use crate::changes::{Change, Changes, Owned, Staged};
@@ -55,7 +57,7 @@ use crate::fs::Fs;
 use crate::log::{Left, Log};
 use crate::names::{Names, SpaceNumber, TOP};
 use crate::remote::Remote;
-use crate::session::Session;
+use crate::session::{Place, Session};
 use crate::state::{Shared, Space, State};
 
 pub use crate::ability::Ability;
@@ -63,6 +65,8 @@ pub use crate::error::{Error, Result};
 
 /// How often the session is renewed: far more often than it could lapse.
 const RENEW: Duration = Duration::from_secs(300);
+/// How often it is looked whether the last program has closed its files.
+const LOOK: Duration = Duration::from_millis(100);
 /// For how long the end of a mount waits for what is not published.
 const LAST_WAIT: Duration = Duration::from_secs(60);
 /// Bytes of other hosts that are kept on disk, unless said otherwise.
@@ -107,6 +111,7 @@ impl Options {
 #[derive(Debug)]
 pub struct Mounted {
     shared: Arc<Shared>,
+    at: PathBuf,
     session: BackgroundSession,
     work: Vec<tokio::task::JoinHandle<()>>,
 }
@@ -169,14 +174,17 @@ pub async fn mount(client: Client, at: &Path, options: Options) -> Result<Mounte
     config.n_threads = Some(2);
     config.clone_fd = true;
     let fs = Fs::new(shared.clone(), options.passthrough);
-    let session = fuser::spawn_mount(fs, at, &config)
-        .map_err(|error| Error::local(format!("cannot mount at {}", at.display()), error))?;
+    let session = fuser::spawn_mount(fs, at, &config).map_err(|source| Error::Mount {
+        what: "mount at",
+        at: at.to_owned(),
+        source,
+    })?;
     let notifier = session.notifier();
     let telling = std::thread::Builder::new().name("percale-news".to_owned());
     telling
         .spawn(move || state::tell_kernel(&notifier, &news))
         .map_err(|error| Error::local("cannot start a thread", error))?;
-    Ok(Mounted { shared, session, work })
+    Ok(Mounted { shared, at: at.to_owned(), session, work })
 }
 
 /// Looks up what is mounted, and where the journal of each space stands.
@@ -214,29 +222,26 @@ async fn open_spaces(session: &Session, options: &Options) -> Result<(State, Vec
         names: Names::new(top.filter(|_| is_one)),
         handles: Handles::default(),
         spaces,
-        listing: HashMap::new(),
-        restless: HashSet::new(),
         owned: Owned::default(),
-        listed_at: HashMap::new(),
     };
     Ok((state, since))
 }
 
 /// Publishes what a process that was killed had staged.
 fn publish_left(shared: &Shared, left: &BTreeMap<Box<str>, Left>) {
-    for (token, Left { path, store }) in left {
+    for (token, Left { path, store, key }) in left {
         let number = store.and_then(|store| shared.session.number(store));
         if store.is_some() && number.is_none() {
             tracing::error!(%path, %token, "what was written before lies on a store that this host does not see any more");
             continue;
         }
-        let Ok(stat) = shared.session.stat_staged(number, token) else { continue };
+        let place = Place { store: number, token: token.clone(), key: key.clone() };
+        let Ok(stat) = shared.session.stat_written(&place) else { continue };
         tracing::info!(%path, bytes = stat.stx_size, "publishing what was written before this process began");
         let staged = Staged {
             node: 0,
             path: path.clone(),
-            store: number,
-            token: token.clone(),
+            place,
             size: stat.stx_size,
             inode: stat.stx_ino,
             mtime: state::modified(&stat),
@@ -267,38 +272,74 @@ impl Mounted {
         self.shared.session.stores()
     }
 
-    /// Unmounts, and publishes what waits. What could not be published within a minute is left for the next mount.
+    /// Takes the mount off its directory, waits until the last program has closed its files, and publishes what was written. What
+    /// cannot be published within a minute is left for the next mount.
     ///
     /// # Errors
-    /// The directory is in use, or the kernel does not let it go.
+    /// The directory cannot be taken off.
     pub async fn unmount(self) -> Result<()> {
-        let Self { shared, session, work } = self;
-        let unmounted = tokio::task::spawn_blocking(move || session.umount_and_join()).await;
+        if !self.has_ended() {
+            take_off(&self.at)?;
+            if tokio::time::timeout(Duration::from_secs(1), self.ended()).await.is_err() {
+                tracing::warn!(
+                    at = %self.at.display(),
+                    "programs still have files open; the mount ends when they close them, or now if it is told again to end"
+                );
+            }
+        }
+        self.ended().await;
+        let Self { shared, session, work, .. } = self;
+        // It would unmount once more when it is dropped, and somebody else may have mounted there by now.
+        std::mem::forget(session);
+        shared.close_all();
         let is_published = tokio::time::timeout(LAST_WAIT, shared.changes.until_done(None)).await.is_ok();
         for task in work {
             task.abort();
         }
-        if is_published {
+        let refused = shared.state().names.works();
+        if is_published && refused == 0 {
             if let Err(error) = shared.session.client.end_mount(shared.session.id()).await {
                 tracing::info!(%error, "the session of the mount ends by itself");
             }
         } else {
             tracing::warn!(
                 changes = shared.changes.len(),
-                "not everything could be published; the next mount goes on with it"
+                refused,
+                "not everything could be published; the next mount at this directory goes on with it"
             );
         }
-        let unmounted = unmounted.unwrap_or_else(|error| Err(std::io::Error::other(error)));
-        unmounted.map_err(|error| Error::local("cannot unmount", error))
+        Ok(())
     }
 
-    /// Waits until somebody else unmounts it.
-    ///
-    /// # Errors
-    /// None so far.
+    /// Waits until it is unmounted and no program has a file open.
     pub async fn ended(&self) {
-        while !self.session.guard.is_finished() {
-            tokio::time::sleep(Duration::from_millis(200)).await;
+        while !self.has_ended() {
+            tokio::time::sleep(LOOK).await;
         }
+    }
+
+    fn has_ended(&self) -> bool {
+        self.session.guard.is_finished()
+    }
+}
+
+/// Unmounts a directory. If programs have files open there, they keep them, and nobody finds the mount any more.
+fn take_off(at: &Path) -> Result<()> {
+    let unmounted = match rustix::mount::unmount(at, UnmountFlags::empty()) {
+        Err(Errno::BUSY) => rustix::mount::unmount(at, UnmountFlags::DETACH).map_err(Into::into),
+        // Who is not root has a program for it.
+        Err(Errno::PERM) => fusermount(at),
+        // Somebody else was faster.
+        Err(Errno::INVAL) => Ok(()),
+        outcome => outcome.map_err(Into::into),
+    };
+    unmounted.map_err(|source| Error::Mount { what: "unmount", at: at.to_owned(), source })
+}
+
+fn fusermount(at: &Path) -> std::io::Result<()> {
+    let output = std::process::Command::new("fusermount3").args(["-u", "-z", "--"]).arg(at).output()?;
+    match output.status.success() {
+        true => Ok(()),
+        false => Err(std::io::Error::other(String::from_utf8_lossy(&output.stderr).trim().to_owned())),
     }
 }

@@ -23,6 +23,8 @@ pub struct Left {
     pub path: ObjectPath,
     /// The store; nothing for the spool.
     pub store: Option<StoreId>,
+    /// Where it lies in the store, if it was written in place.
+    pub key: Option<Box<str>>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -31,7 +33,13 @@ enum Line {
     /// The session that all that follows is of.
     Session { v: u32, id: LeaseId },
     /// A file is staged, or belongs elsewhere now.
-    Staged { token: Box<str>, store: Option<StoreId>, path: ObjectPath },
+    Staged {
+        token: Box<str>,
+        store: Option<StoreId>,
+        path: ObjectPath,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        key: Option<Box<str>>,
+    },
     /// A file was published or is not wanted any more.
     Done { token: Box<str> },
 }
@@ -71,7 +79,9 @@ pub fn read(dir: &Path) -> Result<Before> {
     for line in text.lines() {
         match serde_json::from_str(line) {
             Ok(Line::Session { id, .. }) => before = Before { session: Some(id), left: BTreeMap::new() },
-            Ok(Line::Staged { token, store, path }) => drop(before.left.insert(token, Left { path, store })),
+            Ok(Line::Staged { token, store, path, key }) => {
+                drop(before.left.insert(token, Left { path, store, key }));
+            }
             Ok(Line::Done { token }) => drop(before.left.remove(&token)),
             Err(error) => tracing::debug!(%error, "a line of the log of a mount is not whole"),
         }
@@ -91,16 +101,17 @@ impl Log {
         let file = File::create(&new).map_err(failed)?;
         let log = Self { file: Mutex::new(file) };
         log.append(&Line::Session { v: 1, id: session });
-        for (token, Left { path, store }) in left {
-            log.staged(token, *store, path);
+        for (token, left) in left {
+            log.staged(token, left);
         }
         std::fs::rename(&new, &path).map_err(failed)?;
         Ok(log)
     }
 
-    /// Notes a staged file and where it belongs.
-    pub fn staged(&self, token: &str, store: Option<StoreId>, path: &ObjectPath) {
-        self.append(&Line::Staged { token: token.into(), store, path: path.clone() });
+    /// Notes a file that programs write, and where it belongs.
+    pub fn staged(&self, token: &str, left: &Left) {
+        let Left { path, store, key } = left.clone();
+        self.append(&Line::Staged { token: token.into(), store, path, key });
     }
 
     /// Notes that a staged file was published, or is not wanted any more.
@@ -131,15 +142,18 @@ impl Log {
 mod tests {
     use super::*;
 
+    fn left(path: &str) -> Left {
+        Left { path: path.parse().unwrap(), store: None, key: None }
+    }
+
     #[test]
     fn what_was_not_published_is_found_again() {
         let dir = tempfile::tempdir().unwrap();
         let session = LeaseId::new();
         let log = Log::begin(dir.path(), session, &BTreeMap::new()).unwrap();
-        let path: ObjectPath = "/lab/a".parse().unwrap();
-        log.staged("1", None, &path);
-        log.staged("2", None, &path);
-        log.staged("2", None, &"/lab/b".parse().unwrap());
+        log.staged("1", &left("/lab/a"));
+        log.staged("2", &left("/lab/a"));
+        log.staged("2", &left("/lab/b"));
         log.done("1");
         let before = read(dir.path()).unwrap();
         assert_eq!(before.session, Some(session));
@@ -151,7 +165,7 @@ mod tests {
     fn a_line_that_was_cut_is_passed_over() {
         let dir = tempfile::tempdir().unwrap();
         let log = Log::begin(dir.path(), LeaseId::new(), &BTreeMap::new()).unwrap();
-        log.staged("1", None, &"/lab/a".parse().unwrap());
+        log.staged("1", &left("/lab/a"));
         let path = path_in(dir.path());
         let text = std::fs::read(&path).unwrap();
         std::fs::write(&path, [&text[..], b"{\"done\":{\"tok"].concat()).unwrap();

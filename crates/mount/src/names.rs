@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, HashMap};
 use percale_api::entries::Content;
 use percale_core::access::Permission;
 use percale_core::ids::{EntryId, VersionId};
-use percale_core::{ObjectPath, Timestamp};
+use percale_core::{ObjectPath, Position, Timestamp};
 
 use crate::object::Object;
 
@@ -75,6 +75,12 @@ pub struct Collection {
     pub permission: Option<Permission>,
     /// When its entries last changed, as far as is known.
     pub modified: Option<Timestamp>,
+    /// Up to which record of the journal its listing was made.
+    pub listed_at: Option<Position>,
+    /// Whether something in it changed since it was last begun to be listed.
+    pub is_touched: bool,
+    /// Whether it changes faster than it can be listed. It is asked for each time.
+    pub is_restless: bool,
     /// How often its entries changed.
     changes: u64,
     /// As of which change the kernel keeps its listing.
@@ -348,10 +354,11 @@ impl Names {
         }
     }
 
-    /// Forgets what is in a collection, but for what programs use and what is not published yet. Returns the names that went.
-    pub fn forget_children(&mut self, id: NodeId) -> Vec<Box<str>> {
+    /// Doubts what is known to be in a collection, so that it is listed anew. Returns the names in it.
+    pub fn doubt(&mut self, id: NodeId) -> Vec<Box<str>> {
         let Some(collection) = self.collection_mut(id) else { return Vec::new() };
         collection.is_listed = false;
+        collection.is_touched = true;
         collection.permission = None;
         collection.children.keys().cloned().collect()
     }
@@ -407,6 +414,12 @@ impl Names {
             .filter(|(_, node)| matches!(node.what, What::Collection(_)))
             .map(|(id, _)| *id)
             .collect()
+    }
+
+    /// Returns how many files have something that is not published, and is not on its way either.
+    pub fn works(&self) -> usize {
+        let is_left = |node: &&Node| matches!(&node.what, What::Object(object) if object.work.is_some());
+        self.nodes.values().filter(is_left).count()
     }
 
     /// Returns how many nodes there are.

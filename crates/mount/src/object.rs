@@ -7,7 +7,7 @@ use percale_api::entries::Content;
 use percale_core::Timestamp;
 use percale_core::ids::VersionId;
 
-use crate::session::StoreNumber;
+use crate::session::{Place, StoreNumber};
 
 /// A file.
 #[derive(Debug, Default)]
@@ -15,7 +15,7 @@ pub struct Object {
     /// The current version, if it has one.
     pub content: Option<Content>,
     /// A good copy of it on a store that this host sees.
-    pub copy: Option<Copy>,
+    pub copy: Option<LocalCopy>,
     /// What is written and not published yet.
     pub work: Option<Work>,
     /// How programs have it open.
@@ -26,20 +26,18 @@ pub struct Object {
 
 /// A copy that this host sees.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Copy {
+pub struct LocalCopy {
     /// The store.
     pub store: StoreNumber,
     /// Where it lies there.
     pub key: Box<str>,
 }
 
-/// A staged file that programs write to.
+/// A file that programs write: a staged one, or the copy on a native store itself.
 #[derive(Debug, Clone)]
 pub struct Work {
-    /// The store that it is staged in; nothing for the spool of this host.
-    pub store: Option<StoreNumber>,
-    /// Its name there.
-    pub token: Box<str>,
+    /// Where it lies.
+    pub place: Place,
     /// The version that it began with.
     pub base: Option<VersionId>,
     /// Whether the object was made with `O_EXCL`.
@@ -56,6 +54,26 @@ pub struct Work {
     pub published_as: Option<(u64, Timestamp)>,
     /// The size, the modification and the change time that it had when it was opened.
     pub begun: Option<(u64, i128, i128)>,
+    /// The number of the change that says that it is written in place.
+    pub mark: Option<u64>,
+}
+
+impl Work {
+    /// A file that nobody has written to yet.
+    pub fn at(place: Place) -> Self {
+        Self {
+            place,
+            base: None,
+            is_exclusive: false,
+            replaces: false,
+            writers: 0,
+            is_dirty: false,
+            publishing: None,
+            published_as: None,
+            begun: None,
+            mark: None,
+        }
+    }
 }
 
 /// How programs have a file open. The kernel allows one way for each node as long as any handle is open.
@@ -72,7 +90,7 @@ pub enum Open {
 
 impl Object {
     /// A file that is in the catalog.
-    pub fn of_content(content: Content, copy: Option<Copy>) -> Self {
+    pub fn of_content(content: Content, copy: Option<LocalCopy>) -> Self {
         Self { content: Some(content), copy, ..Self::default() }
     }
 

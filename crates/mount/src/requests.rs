@@ -5,15 +5,11 @@ use std::time::{Duration, SystemTime};
 
 use fuser::{Errno, FileAttr, FileHandle, FileType, INodeNo, TimeOrNow};
 use percale_core::Timestamp;
+use rustix::fs::OFlags;
 
 use crate::files::{Handle, Listed, Obstacle, Opened, timespec};
 use crate::names::{Collection, Keep, NodeId, What};
 use crate::state::Shared;
-
-/// Bits of `open(2)` that `create` gets as a number.
-pub const O_EXCL: i32 = 0o200;
-/// The same.
-pub const O_TRUNC: i32 = 0o1000;
 
 /// A name that means nothing.
 fn nothing(owner: (u32, u32)) -> FileAttr {
@@ -87,14 +83,15 @@ impl Shared {
         (mode, flags): (u16, i32),
         register: crate::files::Register<'_>,
     ) -> Result<(Duration, FileAttr, Opened), Obstacle> {
+        let has = |flag: OFlags| OFlags::from_bits_retain(flags as u32).contains(flag);
         let mut state = self.state();
         let (node, opened) = match state.names.child(parent, name) {
-            Some(_) if flags & O_EXCL != 0 => return Err(Errno::EEXIST.into()),
+            Some(_) if has(OFlags::EXCL) => return Err(Errno::EEXIST.into()),
             Some(node) => {
-                let opened = self.open_to_write(&mut state, node, flags & O_TRUNC != 0, register)?;
+                let opened = self.open_to_write(&mut state, node, has(OFlags::TRUNC), register)?;
                 (node, opened)
             }
-            None => self.create(&mut state, (parent, name), (mode, flags & O_EXCL != 0), register)?,
+            None => self.create(&mut state, (parent, name), (mode, has(OFlags::EXCL)), register)?,
         };
         state.names.looked_up(node);
         let attr = self.attr(&mut state, node).ok_or(Errno::ENOENT)?;

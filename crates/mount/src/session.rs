@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use percale_api::mounts::Mount;
 use percale_client::Client;
 use percale_core::ids::{LeaseId, StoreId};
+use percale_core::state::ReplicaState;
 use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, Statx, StatxFlags};
 use rustix::io::Errno;
 
@@ -18,11 +19,30 @@ use crate::error::{Error, Result};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct StoreNumber(pub u16);
 
+/// Where a file lies that programs write.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// The store; nothing for the spool of this host.
+    pub store: Option<StoreNumber>,
+    /// Its name among the staged files; of a file that is written in place, only what the log calls it.
+    pub token: Box<str>,
+    /// Where it lies in the store, if it is written in place.
+    pub key: Option<Box<str>>,
+}
+
+impl Place {
+    /// Tells whether it is the copy itself that is written.
+    pub fn is_the_copy(&self) -> bool {
+        self.key.is_some()
+    }
+}
+
 /// A store that this host sees.
 #[derive(Debug)]
 struct Seen {
     id: StoreId,
     takes_data: bool,
+    is_native: bool,
     root: OwnedFd,
     stage: OwnedFd,
 }
@@ -66,7 +86,13 @@ impl Session {
         let seen = mount.stores.iter().filter_map(|store| {
             let root = Path::new(&store.root);
             match see(&mount, root) {
-                Ok((root, stage)) => Some(Seen { id: store.id, takes_data: store.takes_data, root, stage }),
+                Ok((root, stage)) => Some(Seen {
+                    id: store.id,
+                    takes_data: store.takes_data,
+                    is_native: store.is_native,
+                    root,
+                    stage,
+                }),
                 Err(errno) => {
                     tracing::info!(store = store.name, root = store.root, %errno, "this host does not see a store; its files go over the network");
                     None
@@ -114,6 +140,17 @@ impl Session {
         self.seen.get(usize::from(store.0)).map(|seen| seen.id)
     }
 
+    /// Tells whether the files of a store may be written where they lie.
+    pub fn is_native(&self, store: StoreNumber) -> bool {
+        self.seen(store).is_ok_and(|seen| seen.is_native)
+    }
+
+    /// Tells whether a copy on a store that this host sees may be read there. One that is being written in place may, as on any
+    /// file system.
+    pub fn is_usable(&self, store: StoreNumber, state: ReplicaState) -> bool {
+        state.is_readable() || (state == ReplicaState::Writing && self.is_native(store))
+    }
+
     /// Returns the store that new files go to; nothing if they go to the spool.
     pub fn for_new_data(&self) -> Option<StoreNumber> {
         let at = self.seen.iter().position(|seen| seen.takes_data)?;
@@ -129,8 +166,12 @@ impl Session {
     /// # Errors
     /// What the file system answers.
     pub fn open_copy(&self, store: StoreNumber, key: &str) -> Result<File, Errno> {
+        self.open_in(store, key, OFlags::RDONLY)
+    }
+
+    fn open_in(&self, store: StoreNumber, key: &str, flags: OFlags) -> Result<File, Errno> {
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let flags = flags | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let fd = rustix::fs::openat2(&self.seen(store)?.root, key, flags, Mode::empty(), resolve)?;
         Ok(File::from(fd))
     }
@@ -175,26 +216,39 @@ impl Session {
         Ok(File::from(rustix::fs::openat(self.stage(store)?, token, flags, mode)?))
     }
 
-    /// Opens a staged file.
+    /// Opens a file that programs write.
     ///
     /// # Errors
     /// What the file system answers.
-    pub fn open_staged(&self, store: Option<StoreNumber>, token: &str) -> Result<File, Errno> {
+    pub fn open_written(&self, place: &Place) -> Result<File, Errno> {
+        if let (Some(store), Some(key)) = (place.store, &place.key) {
+            return self.open_in(store, key, OFlags::RDWR);
+        }
         let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        Ok(File::from(rustix::fs::openat(self.stage(store)?, token, flags, Mode::empty())?))
+        Ok(File::from(rustix::fs::openat(self.stage(place.store)?, &*place.token, flags, Mode::empty())?))
     }
 
-    /// Looks at a staged file.
+    /// Looks at a file that programs write.
     ///
     /// # Errors
     /// What the file system answers.
-    pub fn stat_staged(&self, store: Option<StoreNumber>, token: &str) -> Result<Statx, Errno> {
-        rustix::fs::statx(self.stage(store)?, token, AtFlags::SYMLINK_NOFOLLOW, CONTENT)
+    pub fn stat_written(&self, place: &Place) -> Result<Statx, Errno> {
+        match (place.store, &place.key) {
+            (Some(store), Some(key)) => self.stat_copy(store, key),
+            _ => {
+                let stage = self.stage(place.store)?;
+                rustix::fs::statx(stage, &*place.token, AtFlags::SYMLINK_NOFOLLOW, CONTENT)
+            }
+        }
     }
 
-    /// Removes a staged file.
-    pub fn discard(&self, store: Option<StoreNumber>, token: &str) {
-        let Ok(stage) = self.stage(store) else { return };
+    /// Removes a staged file; one that is written in place stays.
+    pub fn discard(&self, place: &Place) {
+        let token = &*place.token;
+        let Ok(stage) = self.stage(place.store) else { return };
+        if place.is_the_copy() {
+            return;
+        }
         if let Err(errno) = rustix::fs::unlinkat(stage, token, AtFlags::empty())
             && errno != Errno::NOENT
         {

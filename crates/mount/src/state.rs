@@ -5,11 +5,10 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fuser::{Errno, FileAttr, FileType, INodeNo, Notifier};
-use percale_api::entries::{Entry, Kind};
+use percale_api::entries::{Content, Entry, Kind};
 use percale_core::access::Permission;
 use percale_core::ids::{EntryId, SpaceId};
 use percale_core::path::SpaceName;
-use percale_core::state::ReplicaState;
 use percale_core::{ObjectPath, Position, Timestamp};
 use rustix::fs::Statx;
 use tokio::runtime::Handle as Runtime;
@@ -19,7 +18,7 @@ use crate::error::errno;
 use crate::files::Handles;
 use crate::log::Log;
 use crate::names::{Collection, Names, NodeId, SpaceNumber, TOP, What};
-use crate::object::{Copy, Object};
+use crate::object::{LocalCopy, Object};
 use crate::remote::Remote;
 use crate::session::Session;
 
@@ -54,14 +53,8 @@ pub struct State {
     pub handles: Handles,
     /// The spaces, by their numbers.
     pub spaces: Vec<Space>,
-    /// Collections that are being listed, and whether they changed meanwhile.
-    pub listing: HashMap<NodeId, bool>,
-    /// Collections whose listing gave up; they are asked for each time.
-    pub restless: HashSet<NodeId>,
     /// The names that are changed here.
     pub owned: Owned,
-    /// Up to which record each space's listings and journal are known.
-    pub listed_at: HashMap<NodeId, Position>,
 }
 
 /// A mount.
@@ -128,8 +121,9 @@ impl Shared {
         let is_followed = |space: SpaceNumber| {
             state.spaces.get(usize::from(space.0)).is_some_and(|space| space.is_followed)
         };
+        let is_restless = state.names.collection(id).is_some_and(|collection| collection.is_restless);
         match space {
-            Some(space) if is_followed(space) && !state.restless.contains(&id) => BELIEF,
+            Some(space) if is_followed(space) && !is_restless => BELIEF,
             _ => BLIND_BELIEF,
         }
     }
@@ -171,10 +165,8 @@ impl Shared {
                 attr.nlink = 1;
                 attr.size = object.size();
                 attr.mtime = time(object.mtime());
-                let staged = object
-                    .work
-                    .as_ref()
-                    .and_then(|work| self.session.stat_staged(work.store, &work.token).ok());
+                let staged =
+                    object.work.as_ref().and_then(|work| self.session.stat_written(&work.place).ok());
                 if let Some(stat) = staged {
                     attr.size = stat.stx_size;
                     attr.mtime = time(modified(&stat));
@@ -273,10 +265,10 @@ impl Shared {
         // What was changed here before is part of what is listed.
         let _ = tokio::time::timeout(PUBLISH_WAIT, self.changes.until_done(None)).await;
         for round in 1.. {
-            self.state().listing.insert(id, false);
+            self.state().names.collection_mut(id).ok_or(Errno::ENOENT)?.is_touched = false;
             let read = self.read_listing(&path).await;
             let mut state = self.state();
-            let has_changed = state.listing.remove(&id).unwrap_or_default();
+            let has_changed = state.names.collection(id).ok_or(Errno::ENOENT)?.is_touched;
             let listed = read.map_err(|error| {
                 tracing::warn!(%path, %error, "cannot list a collection");
                 errno(error.code())
@@ -285,14 +277,9 @@ impl Shared {
                 continue;
             }
             self.merge(&mut state, (id, space), listed);
-            if has_changed {
-                // What changes faster than it can be read is asked for again each time.
-                state.restless.insert(id);
-                if let Some(collection) = state.names.collection_mut(id) {
-                    collection.is_listed = false;
-                }
-            } else {
-                state.restless.remove(&id);
+            if let Some(collection) = state.names.collection_mut(id) {
+                collection.is_listed = !has_changed;
+                collection.is_restless = has_changed;
             }
             break;
         }
@@ -347,11 +334,8 @@ impl Shared {
             }
         }
         if let Some(collection) = state.names.collection_mut(id) {
-            collection.is_listed = true;
             collection.permission = permission;
-        }
-        if let Some(position) = position {
-            state.listed_at.insert(id, position);
+            collection.listed_at = position.or(collection.listed_at);
         }
     }
 
@@ -374,44 +358,67 @@ impl Shared {
             if state.names.get(known).is_some_and(|node| node.parent != parent || *node.name != *name) {
                 state.names.rename(known, parent, name);
             }
-            let copy = self.copy_of(entry);
-            if let (Some(object), Some(content)) = (state.names.object_mut(known), &entry.content)
-                && crate::names::is_older(object.content.as_ref(), content.version)
-                && object.work.is_none()
-            {
-                object.content = Some(content.clone());
-                object.copy = copy;
-                object.mode = None;
+            if let Some(content) = &entry.content {
+                self.overwritten(state, known, content.clone(), self.copy_of(entry));
             }
             return;
         }
         let what = match (&entry.kind, &entry.content) {
             (Kind::Collection, _) => What::Collection(Collection::new(Some(entry.modified))),
             (Kind::Object, content) => {
-                let object =
-                    Object { content: content.clone(), copy: self.copy_of(entry), ..Object::default() };
-                What::Object(Box::new(object))
+                let (content, copy) = (content.clone(), self.copy_of(entry));
+                What::Object(Box::new(Object { content, copy, ..Object::default() }))
             }
         };
         state.names.add(parent, name, (space, entry.id), what);
     }
 
+    /// Takes over which version of an object is the current one, as the catalog tells.
+    pub fn overwritten(&self, state: &mut State, id: NodeId, content: Content, copy: Option<LocalCopy>) {
+        let Some(node) = state.names.get(id) else { return };
+        let (parent, name) = (node.parent, node.name.clone());
+        let Some(object) = state.names.object_mut(id) else { return };
+        if !crate::names::is_older(object.content.as_ref(), content.version) {
+            // What this mount published itself, or knows already; but where it lies is told here.
+            let is_known = object.content.as_ref().is_some_and(|known| known.version == content.version);
+            if is_known && copy.is_some() {
+                object.copy = copy;
+            }
+            return;
+        }
+        if object.work.is_some() {
+            // Programs are writing it: what they write comes after this version.
+            object.content = Some(content);
+            object.copy = copy;
+            return;
+        }
+        if object.is_open() {
+            // Whoever has it open goes on with what it was.
+            let other = Object::of_content(content, copy);
+            state.names.replace(id, What::Object(Box::new(other)));
+        } else {
+            object.content = Some(content);
+            object.copy = copy;
+            object.mode = None;
+            self.forget_content(id);
+        }
+        self.forget_name(parent, name);
+    }
+
     /// Returns a copy that this host sees.
-    fn copy_of(&self, entry: &Entry) -> Option<Copy> {
+    fn copy_of(&self, entry: &Entry) -> Option<LocalCopy> {
         let replicas = entry.replicas.as_ref()?;
         replicas.iter().find_map(|replica| {
-            let is_readable = matches!(replica.state, ReplicaState::Good | ReplicaState::Unverified);
-            let store = self.session.number(replica.store_id).filter(|_| is_readable)?;
-            Some(Copy { store, key: replica.key.as_deref()?.into() })
+            let store = self.session.number(replica.store_id)?;
+            self.session.is_usable(store, replica.state).then_some(())?;
+            Some(LocalCopy { store, key: replica.key.as_deref()?.into() })
         })
     }
 
     /// Notes that a collection changes, for a listing that is being read.
     pub fn touch(&self, state: &mut State, parent: NodeId) {
-        if let Some(has_changed) = state.listing.get_mut(&parent) {
-            *has_changed = true;
-        }
         if let Some(collection) = state.names.collection_mut(parent) {
+            collection.is_touched = true;
             collection.modified = Some(Timestamp::now());
         }
     }

@@ -58,7 +58,7 @@ impl Shared {
             state.names.object(node).and_then(|object| object.work.as_ref().filter(|_| !object.is_open()))
         {
             // On its way: the room that it takes is free again, whatever becomes of it.
-            self.session.discard(work.store, &work.token);
+            self.session.discard(&work.place);
         }
         if has_entry || is_published {
             self.submit(state, Change::Name(MountChange::Remove { path }), vec![(parent, name.into())]);
@@ -223,7 +223,7 @@ impl Shared {
             self.submit(state, Change::Name(MountChange::Remove { path: from.clone() }), names);
         }
         if let Some(work) = work.filter(|_| !is_publishing) {
-            self.log.staged(&work.token, work.store.and_then(|store| self.session.store_id(store)), &to);
+            self.note(&work.place, &to);
         }
         state.names.rename(node, new_parent, new_name);
         if is_taken_back {

@@ -3,6 +3,8 @@
 //! A mount holds a lease, whose fence names the directory in which it stages files. What it asks to publish is hashed here and goes the
 //! way of all publications (`docs/design/publishing.md`).
 
+mod in_place;
+
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +15,7 @@ use http::{HeaderValue, Method, StatusCode, header};
 use percale_api::entries::{Entry, Move};
 use percale_api::mounts::{Mount, MountChange, MountDone, MountResult, MountStore, NewMount};
 use percale_api::{Problem, fields};
-use percale_catalog::{Lease, LeaseKind, RemoveOptions, RenameOptions, StoreState, TaskHolder};
+use percale_catalog::{Lease, LeaseKind, RemoveOptions, RenameOptions, StoreLayout, StoreState, TaskHolder};
 use percale_client::encode_path;
 use percale_core::access::Caller;
 use percale_core::ids::LeaseId;
@@ -107,6 +109,7 @@ async fn describe(app: &AppState, lease: &Lease) -> Result<Mount> {
             name: row.name,
             root: root.display().to_string(),
             takes_data: row.state == StoreState::Online,
+            is_native: row.layout == StoreLayout::Native,
         });
     }
     Ok(Mount { id: lease.id, fence: lease.fence, expires: lease.expires, stores })
@@ -187,6 +190,8 @@ async fn alike(
     match changes.first() {
         None => Vec::new(),
         Some(MountChange::Publish { .. }) => publish_all(app, &session.caller, lease, changes).await,
+        Some(MountChange::Writing { .. }) => in_place::begin(app, &session.caller, changes).await,
+        Some(MountChange::Written { .. }) => in_place::end(app, &session.caller, changes).await,
         // Of moves, and of collections in one another, each needs the one before.
         Some(MountChange::Move { .. } | MountChange::MakeCollection { .. }) => {
             let mut results = Vec::with_capacity(changes.len());
@@ -298,53 +303,64 @@ async fn publish_all(
 ) -> Vec<Result<MountDone>> {
     let wanted = stream::iter(changes.clone());
     let prepared = wanted.map(|change| prepare(app, caller, lease, change));
-    let prepared: Vec<Result<(NewObject, StagedContent)>> = prepared.buffered(HASHED_AT_ONCE).collect().await;
-    let (mut items, mut results) = (Vec::new(), Vec::with_capacity(prepared.len()));
-    for one in prepared {
-        results.push(one.map(|item| {
-            items.push(item);
-            items.len() - 1
-        }));
+    let prepared: Vec<Result<Option<_>>> = prepared.buffered(HASHED_AT_ONCE).collect().await;
+    // What a file became is filled in where it is published now.
+    let (mut items, mut places, mut outcomes) = (Vec::new(), Vec::new(), Vec::with_capacity(prepared.len()));
+    for (change, one) in changes.iter().zip(prepared) {
+        outcomes.push(match one {
+            Ok(Some(item)) => {
+                items.push(item);
+                places.push(outcomes.len());
+                Err(ApiError::internal("a publication ended without a result"))
+            }
+            Ok(None) => made_before(app, caller, change).await,
+            Err(error) => Err(error),
+        });
     }
     let roots: Vec<_> = items.iter().map(|(_, content)| content.tree.root()).collect();
     let holder = TaskHolder { lease: lease.id, fence: lease.fence };
-    let mut published: Vec<_> =
-        app.publisher.publish_staged(holder, items).await.into_iter().map(Some).collect();
-    let lost = || Err(ApiError::internal("a publication ended without a result"));
-    let mut result = |at: usize| {
-        let committed = published.get_mut(at).and_then(Option::take).unwrap_or_else(lost)?;
-        let version = Some(committed.version);
-        let entry = Some(committed.entry);
-        Ok(MountDone { entry, version, root: roots.get(at).copied(), ..done(committed.position) })
-    };
-    let mut outcomes: Vec<Result<MountDone>> =
-        results.into_iter().map(|one| one.and_then(&mut result)).collect();
-    for (change, outcome) in changes.iter().zip(&mut outcomes) {
-        if outcome.as_ref().is_err_and(|error| error.code() == ErrorCode::VersionChanged)
-            && let Some(done) = made_before(app, caller, change).await
-        {
-            *outcome = Ok(done);
+    let published = app.publisher.publish_staged(holder, items).await;
+    for ((at, root), committed) in places.into_iter().zip(roots).zip(published) {
+        let outcome = committed.map(|committed| MountDone {
+            entry: Some(committed.entry),
+            version: Some(committed.version),
+            root: Some(root),
+            ..done(committed.position)
+        });
+        if let Some(place) = outcomes.get_mut(at) {
+            *place = outcome;
         }
     }
     outcomes
 }
 
 /// Returns what a publication made whose answer was lost: its staged file is gone, and the object is what it would be.
-async fn made_before(app: &AppState, caller: &Caller, change: &MountChange) -> Option<MountDone> {
-    let MountChange::Publish { path, size, mtime, .. } = change else { return None };
-    let entry = app.catalog.stat(caller, path).await.ok()?;
-    let content = entry.content.filter(|content| content.size.0 == *size && content.mtime == Some(*mtime))?;
+///
+/// # Errors
+/// `version_changed` if the object is not that.
+async fn made_before(app: &AppState, caller: &Caller, change: &MountChange) -> Result<MountDone> {
+    let path = change.path();
+    let not_staged =
+        || ApiError::new(ErrorCode::VersionChanged, "the file is not staged any more").with_path(path);
+    let MountChange::Publish { size, mtime, .. } = change else { return Err(not_staged()) };
+    let entry = match app.catalog.stat(caller, path).await {
+        Ok(entry) => entry,
+        Err(error) if error.code() == ErrorCode::NotFound => return Err(not_staged()),
+        Err(error) => return Err(ApiError::from(error).with_path(path)),
+    };
+    let content = entry.content.filter(|content| content.size.0 == *size && content.mtime == Some(*mtime));
+    let content = content.ok_or_else(not_staged)?;
     let (version, root) = (Some(content.version), content.root);
-    Some(MountDone { entry: Some(entry.id), version, root, position: None })
+    Ok(MountDone { entry: Some(entry.id), version, root, position: None })
 }
 
-/// Hashes a staged file.
+/// Hashes a staged file; nothing if it is not staged any more.
 async fn prepare(
     app: &AppState,
     caller: &Caller,
     lease: &Lease,
     change: MountChange,
-) -> Result<(NewObject, StagedContent)> {
+) -> Result<Option<(NewObject, StagedContent)>> {
     let path = change.path().clone();
     prepare_one(app, caller, lease, change).await.map_err(|error| error.with_path(path))
 }
@@ -354,18 +370,17 @@ async fn prepare_one(
     caller: &Caller,
     lease: &Lease,
     change: MountChange,
-) -> Result<(NewObject, StagedContent)> {
+) -> Result<Option<(NewObject, StagedContent)>> {
     let MountChange::Publish { path, store, token: name, size, mtime, condition: wanted } = change else {
         return Err(ApiError::internal("only staged files are published"));
     };
     let store = app.stores.get(store).await?;
     let (token, size) = (token(lease, &name)?, ByteCount(size));
-    let (staged, tree) = match hash(&store, &token, size).await {
-        Err(error) if error.code() == ErrorCode::VersionChanged => {
-            begun(app, lease, &store, &token, size).await?.ok_or(error)?
-        }
-        outcome => outcome?,
+    let staged = match hash(&store, &token, size).await? {
+        Some(staged) => Some(staged),
+        None => begun(app, lease, &store, &token, size).await?,
     };
+    let Some((staged, tree)) = staged else { return Ok(None) };
     let object = NewObject {
         caller: caller.clone(),
         delegation: None,
@@ -376,7 +391,7 @@ async fn prepare_one(
         digests: Vec::new(),
         answer: None,
     };
-    Ok((object, StagedContent { store, staged, tree }))
+    Ok(Some((object, StagedContent { store, staged, tree })))
 }
 
 /// Finds a file that has its key already, since a server that published it died then.
@@ -400,23 +415,24 @@ async fn begun(
     find_published(store, keys, (token, arrival.identity.as_deref()), size).await
 }
 
-/// Reads a staged file through.
+/// Reads a staged file through; nothing if there is none.
 ///
 /// # Errors
-/// `version_changed` if it does not have the size that was said: it is not there, or is being written.
-async fn hash(store: &OpenStore, token: &StageToken, size: ByteCount) -> Result<(Staged, HashTree)> {
+/// `version_changed` if it does not have the size that was said: it is being written.
+async fn hash(store: &OpenStore, token: &StageToken, size: ByteCount) -> Result<Option<(Staged, HashTree)>> {
     let stage = store.store.stage(StageOptions::new(token.clone()).resume()).await?;
     let changed = |there: ByteCount| {
         let detail = format!("the staged file has {there}, not the {size} that were announced");
         ApiError::new(ErrorCode::VersionChanged, detail)
     };
     let there = stage.size().await?;
+    if there == ByteCount::ZERO && size != ByteCount::ZERO {
+        // It was begun just now, by looking.
+        drop(stage);
+        store.store.discard(token).await?;
+        return Ok(None);
+    }
     if there != size {
-        if there == ByteCount::ZERO {
-            // It was begun just now, by looking.
-            drop(stage);
-            store.store.discard(token).await?;
-        }
         return Err(changed(there));
     }
     let mut hasher = TreeHasher::new();
@@ -443,5 +459,5 @@ async fn hash(store: &OpenStore, token: &StageToken, size: ByteCount) -> Result<
         };
     }
     let staged = stage.finish().await?;
-    Ok((staged, hasher.finish()))
+    Ok(Some((staged, hasher.finish())))
 }

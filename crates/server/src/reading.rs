@@ -325,7 +325,7 @@ impl Reader {
         let tree = match hash(store, replica).await {
             Ok(tree) if tree.root() == root => tree,
             Ok(_) => return Err(self.found_damaged(version, replica, "the whole content").await),
-            Err(error) => return Err(ApiError::from(error).with_path(&version.path)),
+            Err(error) => return Err(self.store_fault(version, store, replica, error).await),
         };
         if let Err(error) = self.keep_tree(version, store, &tree).await {
             tracing::warn!(path = %version.path, %error, "the hash tree could not be kept");

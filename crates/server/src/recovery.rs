@@ -5,11 +5,13 @@
 
 use std::time::Duration;
 
-use percale_catalog::{Catalog, Garbage, LapsedLease, LeaseKind};
+use percale_catalog::{Catalog, Garbage, LapsedLease, LeaseKind, ReplicaReport, StoreLayout, StoredReplica};
 use percale_core::ids::StoreId;
+use percale_core::state::ReplicaState;
 use percale_store::{Delete, FileIdentity};
 use tokio_util::sync::CancellationToken;
 
+use crate::app::system_caller;
 use crate::error::Result;
 use crate::lease::{ServerLease, TTL};
 use crate::publish::{key, tree_key, undo_files};
@@ -104,8 +106,37 @@ impl Recovery {
             store.store.discard_fence(lapsed.old_fence).await?;
             store.store.discard_fence(lapsed.lease.fence).await?;
         }
+        if lapsed.lease.kind == LeaseKind::Mount {
+            self.end_writing().await?;
+        }
         self.catalog.release_lease(lapsed.lease.id, lapsed.lease.fence).await?;
         Ok(intents.len())
+    }
+
+    /// Has files that a mount wrote in place when it died read again. Whoever reads them notices if they have changed. Another mount
+    /// that writes one says so when it has written.
+    async fn end_writing(&self) -> Result<()> {
+        for store in self.catalog.stores().await? {
+            if store.layout != StoreLayout::Native {
+                continue;
+            }
+            let written = self.catalog.written_in_place(store.id).await?;
+            let report = |copy: StoredReplica| ReplicaReport {
+                space: copy.space,
+                version: copy.replica.version,
+                store: store.id,
+                key: Some(copy.replica.key),
+                state: ReplicaState::Unverified,
+                generation: None,
+                root: None,
+                is_checked: false,
+            };
+            let reports = written.into_iter().map(report).collect();
+            for outcome in self.catalog.report_replicas(&system_caller(), reports).await {
+                outcome?;
+            }
+        }
+        Ok(())
     }
 
     /// Deletes bytes that lost their last name: the file and its tree, then the row. Only the oldest server of a site does,

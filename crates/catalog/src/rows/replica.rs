@@ -126,15 +126,25 @@ static OF_SPACE: Sql = Sql::both(concat!(
      ORDER BY r.sp, r.version, r.st LIMIT $4"
 ));
 
-static ON_STORE: Sql = Sql::both(concat!(
-    "SELECT ",
-    columns!(),
-    ", p.id, COALESCE(e.size, v.size), CASE WHEN e.id IS NULL THEN v.root ELSE e.root END, e.id \
-     FROM replica r JOIN store s ON s.st = r.st JOIN space p ON p.sp = r.sp \
-     LEFT JOIN entry e ON e.sp = r.sp AND e.id = r.entry AND e.version = r.version \
-     LEFT JOIN version v ON v.sp = r.sp AND v.id = r.version \
-     WHERE s.id = $1 AND r.key > $2 ORDER BY r.key LIMIT $3"
-));
+/// Copies on a store with what is known of their versions.
+macro_rules! stored {
+    ($condition:literal) => {
+        Sql::both(concat!(
+            "SELECT ",
+            columns!(),
+            ", p.id, COALESCE(e.size, v.size), CASE WHEN e.id IS NULL THEN v.root ELSE e.root END, e.id \
+             FROM replica r JOIN store s ON s.st = r.st JOIN space p ON p.sp = r.sp \
+             LEFT JOIN entry e ON e.sp = r.sp AND e.id = r.entry AND e.version = r.version \
+             LEFT JOIN version v ON v.sp = r.sp AND v.id = r.version WHERE s.id = $1 AND ",
+            $condition
+        ))
+    };
+}
+
+static ON_STORE: Sql = stored!("r.key > $2 ORDER BY r.key LIMIT $3");
+
+// Reads all copies of the store: asked when a mount has died.
+static IN_STATE: Sql = stored!("r.state = $2");
 
 /// What a batch writes with, got ready together.
 pub(crate) static WRITES: [&Sql; 5] = [&DELETE, &INSERT, &UPDATE, &INSERT_VERSION, &INSERT_GARBAGE];
@@ -239,7 +249,19 @@ pub(crate) async fn on_store<T: Tx>(
     after: &str,
     limit: usize,
 ) -> Result<Vec<StoredReplica>> {
-    let rows = tx.query(&ON_STORE, row![store, after, limit]).await?;
+    stored(tx.query(&ON_STORE, row![store, after, limit]).await?)
+}
+
+/// Returns the copies on a store that are in a state.
+pub(crate) async fn in_state<T: Tx>(
+    tx: &T,
+    store: StoreId,
+    state: ReplicaState,
+) -> Result<Vec<StoredReplica>> {
+    stored(tx.query(&IN_STATE, row![store, state.as_str()]).await?)
+}
+
+fn stored(rows: Vec<Row>) -> Result<Vec<StoredReplica>> {
     let mut found = Vec::with_capacity(rows.len());
     for mut row in rows {
         let replica = decode(&mut row)?.replica;

@@ -91,6 +91,18 @@ async fn a_native_file_that_changed_is_a_new_version(site: Site) {
         mtime: None,
         state: ReplicaState::Unverified,
     };
+    // Not while a mount writes it.
+    let report = |state| ReplicaReport { store: native, ..report(&site, x.version, state) };
+    let written = async || site.catalog.written_in_place(native).await.unwrap();
+    for state in [ReplicaState::Writing, ReplicaState::Unverified] {
+        site.catalog.report_replicas(&site.admin, vec![report(state)]).await.remove(0).unwrap();
+        let is_written = state == ReplicaState::Writing;
+        assert_eq!(written().await.len(), usize::from(is_written));
+        if is_written {
+            let refused = site.catalog.native_changed(&site.admin, change.clone()).await;
+            assert_eq!(kind(refused), ErrorKind::Conflict { version: Some(x.version) });
+        }
+    }
     let changed = site.catalog.native_changed(&site.admin, change.clone()).await.unwrap();
     assert_eq!((changed.entry, &changed.path), (x.entry, &path("/lab/x")));
     let open = site.catalog.open_object(&site.admin, &path("/lab/x"), None).await.unwrap();

@@ -12,11 +12,15 @@ use crate::context::Context;
 use crate::failure::{Failure, Result};
 use crate::output::Lines;
 
+/// What to do where the process of a mount has died.
+const NOT_CONNECTED: &str = "A mount that was killed is still there. Take it off first: fusermount3 -uz DIR, or as root umount -l DIR.";
+
 /// `percale mount`
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Without a path, every space that you may see is a directory. With one, its contents are the directory's. The command runs
-until it is stopped (Ctrl-C, SIGTERM) or the directory is unmounted; what was written is published before it ends.
+until it is stopped (Ctrl-C, SIGTERM) or the directory is unmounted; what was written is published before it ends. Programs
+that have files open finish with them first, unless it is stopped a second time.
 
 Copies on a store that this host sees are read and written by the kernel itself; that needs CAP_SYS_ADMIN, and without it
 they go through this process. Other bytes come over the network, verified, and are kept in a cache.
@@ -49,14 +53,17 @@ pub struct MountArgs {
 
 impl From<percale_mount::Error> for Failure {
     fn from(error: percale_mount::Error) -> Self {
+        use std::io::ErrorKind;
         let hint = match &error {
-            percale_mount::Error::Local { source, .. }
-                if source.kind() == std::io::ErrorKind::PermissionDenied =>
-            {
-                "Mounting needs /dev/fuse and, unless you are root, the program fusermount3."
-            }
+            percale_mount::Error::Mount { source, .. } => match source.kind() {
+                ErrorKind::PermissionDenied => {
+                    "Mounting needs /dev/fuse and, unless you are root, the program fusermount3. `percale doctor` says what is missing."
+                }
+                ErrorKind::NotConnected => NOT_CONNECTED,
+                _ => "`percale doctor` says what this host lacks for a mount.",
+            },
             percale_mount::Error::Local { .. } => {
-                "Look whether /dev/fuse is there, and the directory is empty and not mounted already."
+                "The state of the mount is kept there; --state-dir names another directory."
             }
             percale_mount::Error::Site(error) => return Self::from(error),
             _ => return Self::usage(error.to_string()),
@@ -73,9 +80,13 @@ pub async fn run(args: MountArgs, context: &Context) -> Result {
         .iter()
         .map(|place| super::grant::fabric_path(place).map_err(Failure::usage))
         .collect::<Result<_>>()?;
-    let dir = dir
-        .canonicalize()
-        .map_err(|error| Failure::usage(format!("cannot mount at {}: {error}", dir.display())))?;
+    let dir = dir.canonicalize().map_err(|error| {
+        let failure = Failure::usage(format!("cannot mount at {}: {error}", dir.display()));
+        match error.kind() {
+            std::io::ErrorKind::NotConnected => failure.with_hint(NOT_CONNECTED),
+            _ => failure,
+        }
+    })?;
     let client = context.client_for(&paths)?;
     let state_dir = match state_dir {
         Some(dir) => dir,

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use percale_testkit::process::{Site, SiteOptions};
 use percale_testkit::tmpfs::SmallFileSystem;
 
-use crate::mounted::{Mounted, can_mount, listing, run, site, soon, until_listed, with_store};
+use crate::mounted::{Mounted, can_mount, listing, run, site, soon, unmount, until_listed, with_store};
 
 #[test]
 fn what_was_written_survives_the_death_of_the_mount() {
@@ -85,4 +85,39 @@ fn a_full_disk_is_told_and_what_fits_goes_on() {
     fs::remove_file(mount.path("large")).unwrap();
     soon("room", || fs::write(mount.path("other"), "fits, too").is_ok());
     until_listed(&site, &["/lab/other 9", "/lab/small 4"]);
+}
+
+#[test]
+fn who_has_a_file_open_finishes_it_when_the_mount_is_told_to_end() {
+    if !can_mount() {
+        return;
+    }
+    let (site, folder) = (site(), tempfile::tempdir().unwrap());
+    let mut mount = Mounted::start(&site, folder.path(), &[]);
+    fs::write(mount.path("before"), "closed").unwrap();
+    let mut open = File::create(mount.path("open")).unwrap();
+    open.write_all(b"begun").unwrap();
+    mount.terminate();
+    soon("the mount to be taken off", || !mount.path("open").exists());
+    assert!(mount.is_running(), "somebody still writes");
+    open.write_all(b" and ended").unwrap();
+    drop(open);
+    mount.wait();
+    assert_eq!(listing(&site), ["/lab/before 6", "/lab/open 15"]);
+    assert_eq!(run(&site, &["cat", "percale:/lab/open"]), "begun and ended");
+}
+
+#[test]
+fn a_mount_that_somebody_else_takes_off_publishes_what_was_written() {
+    if !can_mount() {
+        return;
+    }
+    let (site, folder) = (site(), tempfile::tempdir().unwrap());
+    let mount = Mounted::start(&site, folder.path(), &[]);
+    for number in 0..50 {
+        fs::write(mount.path(&format!("file{number:02}")), "bytes").unwrap();
+    }
+    unmount(&mount.root());
+    mount.wait();
+    assert_eq!(listing(&site).len(), 50);
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime};
 
 use percale_testkit::process::Site;
 
-use crate::mounted::{Mounted, can_mount, listing, run, site, site_far_away, soon, until_listed};
+use crate::mounted::{Mounted, can_mount, listing, run, site, site_far_away, soon, until_listed, xattr};
 
 #[test]
 fn what_is_written_is_in_the_fabric_and_what_is_in_the_fabric_is_read() {
@@ -236,12 +236,6 @@ fn attributes_are_kept() {
 fn cat(site: &Site, path: &str) -> Option<String> {
     let output = site.command(&["cat", path]).output().unwrap();
     output.status.success().then(|| String::from_utf8(output.stdout).unwrap())
-}
-
-fn xattr(path: &std::path::Path, name: &str) -> String {
-    let mut value = [0_u8; 4096];
-    let len = rustix::fs::getxattr(path, format!("user.percale.{name}"), &mut value[..]).unwrap();
-    String::from_utf8(value[..len].to_vec()).unwrap()
 }
 
 #[test]

@@ -3,6 +3,7 @@
 //! | module | proves |
 //! |---|---|
 //! | [`files`] | files and directories behave as on a local file system, and are in the fabric afterwards |
+//! | [`in_place`] | files of native stores are written where they lie |
 //! | [`faults`] | what was written survives the death of the mount and an absence of the server |
 //! | [`two_sites`] | what one site's mount writes, another's reads; what both do agrees with a model |
 //!
@@ -12,5 +13,6 @@
 
 mod faults;
 mod files;
+mod in_place;
 mod mounted;
 mod two_sites;

@@ -61,11 +61,26 @@ impl Mounted {
         unmount(&self.root());
     }
 
-    /// Ends it in an orderly way: what was written is published then.
-    pub fn stop(mut self) {
+    /// Asks it to end.
+    pub fn terminate(&self) {
         rustix::process::kill_process(Pid::from_child(&self.process), Signal::TERM).unwrap();
-        let status = self.process.wait().unwrap();
+    }
+
+    /// Waits until it has ended in an orderly way.
+    pub fn wait(mut self) {
+        let status = wait::until("the mount to end", SOON, || self.process.try_wait().unwrap());
         assert!(status.success(), "{status}");
+    }
+
+    /// Ends it in an orderly way: what was written is published then.
+    pub fn stop(self) {
+        self.terminate();
+        self.wait();
+    }
+
+    /// Tells whether its process is there.
+    pub fn is_running(&mut self) -> bool {
+        self.process.try_wait().unwrap().is_none()
     }
 }
 
@@ -92,8 +107,8 @@ fn command(site: &Site, folder: &Path, more: &[&str]) -> Command {
     command
 }
 
-/// Unmounts what a dead process left.
-fn unmount(at: &Path) {
+/// Unmounts what a dead process left, or takes a mount off as somebody else does.
+pub fn unmount(at: &Path) {
     let _ = Command::new("umount").arg("-l").arg(at).status();
 }
 
@@ -157,4 +172,12 @@ pub fn until_listed(site: &Site, wanted: &[&str]) {
 #[track_caller]
 pub fn soon(what: &str, holds: impl Fn() -> bool) {
     wait::until(what, SOON, || holds().then_some(()));
+}
+
+/// The value of an attribute of a file in a mount.
+#[track_caller]
+pub fn xattr(path: &Path, name: &str) -> String {
+    let mut value = [0_u8; 4096];
+    let len = rustix::fs::getxattr(path, format!("user.percale.{name}"), &mut value[..]).unwrap();
+    String::from_utf8(value[..len].to_vec()).unwrap()
 }

@@ -46,7 +46,10 @@ pub(super) async fn hash_all(
 }
 
 /// Hashes a file. Returns it as it was while it was hashed, which may be later than it was found.
-async fn hash_one(store: &SharedStore, key: &str, file: NativeFile) -> Result<NativeFile> {
+///
+/// # Errors
+/// What the store answers; `version_changed` if it was changed each time that it was read.
+pub(crate) async fn hash_one(store: &SharedStore, key: &str, file: NativeFile) -> Result<NativeFile> {
     let key = StoreKey::parse(key).map_err(percale_store::Error::from)?;
     for _ in 0..TRIES {
         // A read that ends without an error gave the bytes of one generation.

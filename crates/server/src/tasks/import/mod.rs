@@ -29,8 +29,12 @@ use super::{Attempt, Stored};
 use crate::authorize::authorize;
 use crate::http::auth::require_admin;
 use crate::{ApiError, AppState, Result};
+pub(crate) use hash::hash_one;
+pub(crate) use registrar::{reason, register_at, settle};
+pub(crate) use scan::found;
+
 use chunk::Chunk;
-use registrar::{Answer, Registrar, reason};
+use registrar::{Answer, Registrar};
 use scan::Scan;
 use source::Source;
 use watch::Watch;
@@ -100,7 +104,7 @@ pub(super) async fn run(attempt: &Attempt, import: &Import) -> Result<()> {
         is_read: import.hash == Hashing::Now,
         watch: Mutex::new(watch),
     };
-    let registrar = Registrar::new(attempt, &source, &space)?;
+    let registrar = Registrar::new(attempt, &source, &space);
     let furthest = Mutex::new(None);
     let work = Work { attempt, import, source: &source, store, registrar: &registrar, furthest: &furthest };
     let (found, chunks) = mpsc::channel(AHEAD);
@@ -112,7 +116,7 @@ pub(super) async fn run(attempt: &Attempt, import: &Import) -> Result<()> {
     }
     let position = furthest.into_inner().unwrap_or_else(PoisonError::into_inner);
     if let Some(position) = position {
-        registrar.settle(position).await;
+        settle(&attempt.app, position).await;
     }
     let has_news = ["registered", "changed"].iter().any(|what| attempt.progress.counted(what) > 0);
     if import.hash == Hashing::Later && !import.dry_run && has_news {

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use percale_api::importing::{Folder, FoundFile, NotRegistered, RegisterFiles};
 use percale_catalog::{NativeFolder, Register, Registered, Space};
-use percale_client::Client;
 use percale_core::access::Caller;
+use percale_core::ids::SiteId;
 use percale_core::{Position, Timestamp};
 use percale_federation::follow;
 
@@ -21,29 +21,17 @@ const CATCH_UP: Duration = Duration::from_secs(2);
 pub(super) struct Registrar<'a> {
     attempt: &'a Attempt,
     source: &'a Source,
-    /// The home, and whom it takes the task's user for. Nothing where that is this site.
-    home: Option<(Client, Caller)>,
+    /// The home of the space. Nothing where that is this site.
+    home: Option<SiteId>,
 }
 
 /// What became of files.
-pub(super) type Answer = percale_api::importing::Registered;
+pub(crate) type Answer = percale_api::importing::Registered;
 
 impl<'a> Registrar<'a> {
-    /// Finds the home of the space.
-    ///
-    /// # Errors
-    /// `SiteUnavailable` if it is a site that is not known.
-    pub fn new(attempt: &'a Attempt, source: &'a Source, space: &Space) -> Result<Self> {
-        let home = match space.home {
-            Some(home) => {
-                let fabric = &attempt.app.fabric;
-                let member = fabric.member(home)?;
-                let caller = attempt.task.caller.seen(&fabric.own().name, &member.name);
-                Some((fabric.client(home, &percale_federation::Acting::Site)?, caller))
-            }
-            None => None,
-        };
-        Ok(Self { attempt, source, home })
+    /// Makes it for the space that the files go to.
+    pub fn new(attempt: &'a Attempt, source: &'a Source, space: &Space) -> Self {
+        Self { attempt, source, home: space.home }
     }
 
     /// Registers files. Again it changes nothing.
@@ -52,37 +40,33 @@ impl<'a> Registrar<'a> {
     /// Those of the catalog or the home, for all of them; what is the matter with some is in the answer.
     pub async fn register(&self, folders: Vec<NativeFolder>) -> Result<Answer> {
         let (store, within) = (self.source.store.id, self.source.to().clone());
-        match &self.home {
-            None => {
-                let caller = self.attempt.task.caller.clone();
-                let files = Register { caller, store, within, folders };
-                register(&self.attempt.app, None, files).await
-            }
-            Some((client, caller)) => {
-                let folders = folders.into_iter().map(to_wire).collect();
-                let files = RegisterFiles { caller: caller.clone(), store, within, folders };
-                client
-                    .peer_register(&files)
-                    .await
-                    .map_err(|error| percale_federation::Error::from(error).into())
-            }
-        }
-    }
-
-    /// Waits for a moment until this site knows what the home has registered.
-    pub async fn settle(&self, position: Position) {
-        if self.home.is_some() {
-            drop(follow::caught_up(&self.attempt.app.fabric, position, CATCH_UP).await);
-        }
+        let caller = self.attempt.task.caller.clone();
+        register_at(&self.attempt.app, self.home, Register { caller, store, within, folders }).await
     }
 }
 
+/// Waits for a moment until this site knows what the home of a space has registered.
+pub(crate) async fn settle(app: &AppState, position: Position) {
+    drop(follow::caught_up(&app.fabric, position, CATCH_UP).await);
+}
+
+/// Registers files where their space is ordered: at another site, or here.
+///
+/// # Errors
+/// `SiteUnavailable` if the home is not known or does not answer; what it answers.
+pub(crate) async fn register_at(app: &AppState, home: Option<SiteId>, files: Register) -> Result<Answer> {
+    let Some(home) = home else { return register(app, None, files).await };
+    let member = app.fabric.member(home)?;
+    let Register { caller, store, within, folders } = files;
+    let caller = caller.seen(&app.fabric.own().name, &member.name);
+    let folders = folders.into_iter().map(to_wire).collect();
+    let client = app.fabric.client(home, &percale_federation::Acting::Site)?;
+    let answer = client.peer_register(&RegisterFiles { caller, store, within, folders }).await;
+    answer.map_err(|error| percale_federation::Error::from(error).into())
+}
+
 /// Registers files in this site's catalog. `site` has them, if it is another one.
-pub(crate) async fn register(
-    app: &AppState,
-    site: Option<percale_core::ids::SiteId>,
-    files: Register,
-) -> Result<Answer> {
+pub(crate) async fn register(app: &AppState, site: Option<SiteId>, files: Register) -> Result<Answer> {
     let answered = app.catalog.register(site, files).await?;
     let mut answer = Answer { position: answered.position, ..Answer::default() };
     for (folder, outcomes) in answered.folders.into_iter().enumerate() {
@@ -110,7 +94,7 @@ fn not_registered(folder: usize, file: Option<usize>, error: percale_catalog::Er
 }
 
 /// Returns why a file was not registered.
-pub(super) fn reason(failed: NotRegistered) -> ApiError {
+pub(crate) fn reason(failed: NotRegistered) -> ApiError {
     from_problem(failed.problem)
 }
 

@@ -321,7 +321,7 @@ impl Scan<'_> {
 }
 
 /// Makes a file of what the store knows of it.
-pub(super) fn found(name: &str, meta: &Meta, root: Option<percale_core::tree::RootHash>) -> NativeFile {
+pub(crate) fn found(name: &str, meta: &Meta, root: Option<percale_core::tree::RootHash>) -> NativeFile {
     NativeFile {
         name: name.to_owned(),
         size: meta.size,
@@ -331,8 +331,11 @@ pub(super) fn found(name: &str, meta: &Meta, root: Option<percale_core::tree::Ro
     }
 }
 
-/// Tells whether a file is as it was registered.
+/// Tells whether a file is as it was registered, or is being written by a mount, which tells itself what it becomes.
 fn is_same(known: &KnownFile, meta: &Meta) -> bool {
+    if known.state == ReplicaState::Writing {
+        return true;
+    }
     known.state != ReplicaState::Lost
         && known.generation.as_deref() == meta.generation.as_ref().map(|generation| generation.as_str())
 }
