@@ -43,8 +43,8 @@ def free_port():
 
 
 @contextlib.contextmanager
-def site(folder, name="bench"):
-    """A server with one store and the space `bench`; yields the environment of a client."""
+def site(folder, name="bench", store=()):
+    """A server with one store and the space `bench`; yields the environment of a client. `store`: more words for its store."""
     port = free_port()
     env = {name: value for name, value in os.environ.items() if not name.startswith("PERCALE")}
     log = open(folder / "server.log", "w")
@@ -65,12 +65,19 @@ def site(folder, name="bench"):
             if server.poll() is not None or time.monotonic() > deadline:
                 sys.exit(f"the server did not start:\n{(folder / 'server.log').read_text()}")
             time.sleep(0.05)
-        run(PERCALE, "store", "add", "disk", "--posix", folder / "store", env=env)
+        run(PERCALE, "store", "add", "disk", "--posix", folder / "store", *store, env=env)
         run(PERCALE, "space", "create", name, env=env)
         yield env
     finally:
         server.terminate()
         server.wait()
+
+
+def write_csv(path, rows):
+    with open(path, "w", newline="") as file:
+        table = csv.DictWriter(file, rows[0].keys())
+        table.writeheader()
+        table.writerows(rows)
 
 
 def write_random(path, size):
@@ -167,10 +174,7 @@ def main():
         return
     target = ROOT / "bench/runs" / f"{datetime.date.today()}-site"
     target.mkdir(parents=True, exist_ok=True)
-    with open(target / "raw.csv", "w", newline="") as file:
-        table = csv.DictWriter(file, rows[0].keys())
-        table.writeheader()
-        table.writerows(rows)
+    write_csv(target / "raw.csv", rows)
     machine = {
         "cpus": os.cpu_count(),
         "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9, 1),

@@ -6,7 +6,6 @@ looks at every file as well: what no pass can beat. Times are those of the comma
 """
 
 import argparse
-import csv
 import json
 import os
 import random
@@ -138,10 +137,7 @@ def main():
 
     rounds(options, record)
     if options.save:
-        with open(options.save, "w", newline="") as file:
-            table = csv.DictWriter(file, rows[0].keys())
-            table.writeheader()
-            table.writerows(rows)
+        one_site.write_csv(options.save, rows)
 
 
 if __name__ == "__main__":

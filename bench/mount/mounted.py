@@ -8,7 +8,6 @@ there before (in the mount, a version that is published). Needs root and /dev/fu
 
 import argparse
 import contextlib
-import csv
 import json
 import os
 import shutil
@@ -33,8 +32,8 @@ def native(folder):
 
 
 @contextlib.contextmanager
-def percale(folder, *more):
-    with one_site.site(folder) as env:
+def percale(folder, *more, store=()):
+    with one_site.site(folder, store=store) as env:
         at = folder / "at"
         at.mkdir()
         mount = subprocess.Popen([PERCALE, "mount", "--json", *more, "percale:/bench", at], env=env, stdout=subprocess.PIPE)
@@ -50,6 +49,10 @@ def percale(folder, *more):
 
 def percale_daemon(folder):
     return percale(folder, "--no-passthrough")
+
+
+def percale_native(folder):
+    return percale(folder, store=["--native"])
 
 
 @contextlib.contextmanager
@@ -71,7 +74,14 @@ def unionfs(folder):
     return peer(folder, lambda folder: ["unionfs", "-o", "cow", f"{folder / 'below'}=RW", folder / "at"])
 
 
-WAYS = {"native": native, "percale": percale, "percale, no passthrough": percale_daemon, "mergerfs": mergerfs, "unionfs-fuse": unionfs}
+WAYS = {
+    "native": native,
+    "percale": percale,
+    "percale, native store": percale_native,
+    "percale, no passthrough": percale_daemon,
+    "mergerfs": mergerfs,
+    "unionfs-fuse": unionfs,
+}
 TOOLS = {"mergerfs": "mergerfs", "unionfs-fuse": "unionfs"}
 
 
@@ -145,7 +155,7 @@ def main():
     parser.add_argument("--files", type=int, default=20_000, help="small files (default 20 000)")
     parser.add_argument("--mib", type=int, default=384, help="MiB of the large file (default 384)")
     parser.add_argument("--blocks", default="4k,16k,64k,512k", help="block sizes (default 4k,16k,64k,512k)")
-    parser.add_argument("--ways", help=f"some of: {', '.join(WAYS)}")
+    parser.add_argument("--ways", help=f"some of these, with a semicolon between: {'; '.join(WAYS)}")
     parser.add_argument("--folder", type=Path, default=Path("/dev/shm"), help="where everything lies (default: memory)")
     parser.add_argument("--save", type=Path, help="write the figures there as CSV")
     options = parser.parse_args()
@@ -156,7 +166,7 @@ def main():
     if options.blocks and not shutil.which("fio"):
         print("SKIPPED: reads and writes by block size need fio (apt-get install fio)")
         options.blocks = []
-    ways = options.ways.split(",") if options.ways else list(WAYS)
+    ways = options.ways.split(";") if options.ways else list(WAYS)
     for way in [way for way in ways if way in TOOLS and not shutil.which(TOOLS[way])]:
         print(f"SKIPPED: {way} is not installed (apt-get install {way})")
         ways.remove(way)
@@ -192,10 +202,7 @@ def main():
             cells.append(f"{shown} ({figure / base:.2f})" if base and way != "native" else shown)
         print(f"| {what} | " + " | ".join(cells) + " |")
     if options.save:
-        with open(options.save, "w", newline="") as file:
-            table = csv.DictWriter(file, rows[0].keys())
-            table.writeheader()
-            table.writerows(rows)
+        one_site.write_csv(options.save, rows)
 
 
 if __name__ == "__main__":

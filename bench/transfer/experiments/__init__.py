@@ -10,7 +10,7 @@ The first line of a module's docstring says what it shows.
 
 import statistics
 
-ALL = ("against", "sizes", "shapes", "model", "concurrency", "buffers", "start", "kill", "outage", "relay", "verification", "transports", "memory")
+ALL = ("against", "sizes", "shapes", "model", "concurrency", "buffers", "start", "kill", "outage", "relay", "verification", "transports", "memory", "mounted")
 
 
 def groups(rows, *columns):

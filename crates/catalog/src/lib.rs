@@ -20,6 +20,7 @@ mod catalog;
 mod copies;
 mod engine;
 mod error;
+mod find;
 mod follow;
 mod grant;
 mod idempotency;

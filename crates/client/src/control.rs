@@ -331,6 +331,24 @@ impl Client {
         self.json(call).await
     }
 
+    /// Finds a page of what is below a collection and has a name that matches a pattern: `*`, `?`, `[a-z]`, `{nc,nc4}`.
+    ///
+    /// # Errors
+    /// As the server answers.
+    pub async fn find_by_name(
+        &self,
+        path: &ObjectPath,
+        name: &str,
+        limit: Option<u32>,
+        cursor: Option<&str>,
+    ) -> crate::Result<Page<Entry>> {
+        let call = get(format!("find entries in {path}"), encode_path("/v1/find", path))
+            .optional("name", Some(name))
+            .optional("limit", limit.map(|limit| limit.min(MAX_PAGE)))
+            .optional("cursor", cursor);
+        self.json(call).await
+    }
+
     /// Makes a collection. One that is there is no error. Returns whether it is new.
     ///
     /// # Errors

@@ -5,7 +5,7 @@ use percale_core::ids::{EntryId, SpaceId, VersionId};
 use percale_core::tree::RootHash;
 use percale_core::{ByteCount, ObjectPath, Position, Timestamp};
 
-use super::{Replica, words};
+use super::{NamePattern, Replica, words};
 
 words!(
     /// What an entry is.
@@ -73,6 +73,25 @@ pub struct ListOptions {
 impl Default for ListOptions {
     fn default() -> Self {
         Self { after: None, limit: 1000, recursive: false, replicas: false }
+    }
+}
+
+/// What to find below a collection.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct FindOptions {
+    /// What names match.
+    pub name: NamePattern,
+    /// Where to go on: [`Page::next`](crate::Page) of the page before. Default: at the beginning.
+    pub after: Option<String>,
+    /// Most entries in the page. Default 1000, at most [`MAX_LIST`].
+    pub limit: usize,
+}
+
+impl FindOptions {
+    /// Finds what matches, from the beginning.
+    pub fn new(name: NamePattern) -> Self {
+        Self { name, after: None, limit: 1000 }
     }
 }
 

@@ -131,6 +131,24 @@ static OF_KIND: Sql = Sql::both(concat!(
     " FROM entry e WHERE e.sp = $1 AND e.kind = $2 AND e.id > $3 ORDER BY e.sp, e.id LIMIT $4"
 ));
 
+/// Looked for in the index alone, then fetched: SQLite would fetch each row before it compares the name.
+macro_rules! by_own_name {
+    ($condition:literal) => {
+        concat!(
+            "SELECT ",
+            columns!(),
+            " FROM (SELECT sp, id FROM entry WHERE sp = $1 AND name >= $2 AND name <= $3 AND (name > $4 OR id > $5) AND ",
+            $condition,
+            " ORDER BY name, id LIMIT $8) k JOIN entry e ON e.sp = k.sp AND e.id = k.id ORDER BY e.name, e.id"
+        )
+    };
+}
+
+static BY_OWN_NAME: Sql = Sql::each(
+    by_own_name!("name GLOB $6 AND $7 IS NOT NULL"),
+    by_own_name!("$6::text IS NOT NULL AND name LIKE $7"),
+);
+
 static HAS_CHILDREN: Sql = Sql::both("SELECT id FROM entry WHERE sp = $1 AND parent = $2 LIMIT 1");
 
 static HAS_NAMES: Sql =
@@ -271,6 +289,33 @@ pub(crate) async fn children<T: Tx>(
     lock: Lock,
 ) -> Result<Vec<EntryRow>> {
     decode_all(tx.query(lock.pick(&CHILDREN), row![sp, parent, after, limit]).await?)
+}
+
+/// Which names are looked for.
+pub(crate) struct ByName<'a> {
+    /// What all of them begin with.
+    pub prefix: String,
+    /// A pattern of SQLite.
+    pub glob: &'a str,
+    /// The same for PostgreSQL.
+    pub like: &'a str,
+    /// The name and id behind which they are.
+    pub after: Option<(&'a str, u64)>,
+}
+
+/// Returns entries of a space by their own names, in the order of names and ids.
+pub(crate) async fn by_own_name<T: Tx>(
+    tx: &T,
+    sp: i64,
+    wanted: &ByName<'_>,
+    limit: usize,
+) -> Result<Vec<EntryRow>> {
+    let ByName { prefix, glob, like, after } = wanted;
+    let (name, id) = after.unwrap_or_default();
+    let first = if name > prefix.as_str() { name } else { prefix };
+    // Behind every name of at most 255 bytes that begins so.
+    let last = format!("{prefix}{}", "\u{10ffff}".repeat(64));
+    decode_all(tx.query(&BY_OWN_NAME, row![sp, first, last, name, id, *glob, *like, limit]).await?)
 }
 
 /// Decodes entries of a space whose ids are greater than `after`, and returns the last id unless all were seen.

@@ -4,6 +4,8 @@ use std::time::{Duration, Instant};
 
 use percale_catalog::*;
 
+use percale_core::access::{Caller, Identity};
+
 use crate::site::{Site, kind, path};
 
 async fn all(site: &Site, at: &str, recursive: bool, limit: usize) -> Vec<String> {
@@ -99,6 +101,90 @@ async fn replicas_come_along_if_asked_for(site: Site) {
     assert_eq!(page.position, Some(site.catalog.position(site.space.id).await.unwrap()));
 }
 
+async fn names_are_found_by_patterns(site: Site) {
+    let names = [
+        "a.nc",
+        "a.nc4",
+        "ab.nc",
+        "A.nc",
+        "a*b",
+        "a%b",
+        "a_b",
+        "axb",
+        "a[b",
+        "ä.nc",
+        "日本",
+        "\u{10ffff}",
+        "-",
+        "z\\z",
+    ];
+    let names = names.iter().chain(&["10%", "aä", "a.ncx"]);
+    let paths: Vec<String> =
+        names.flat_map(|name| [format!("/lab/x/{name}"), format!("/lab/y/{name}")]).collect();
+    site.put_many(&paths).await;
+    let patterns = [
+        "*",
+        "a*",
+        "a.nc",
+        "?.nc",
+        "a?b",
+        r"a\*b",
+        r"a\[b",
+        "a%b",
+        "a_b",
+        "[a-b]*",
+        "[!a]*",
+        "*.{nc,nc4}",
+        "{a,z}*",
+        "日*",
+        "*nc",
+        r"z\\z",
+        "",
+        "nothing",
+        "\u{10ffff}*",
+        "x",
+        "lab",
+    ];
+    for text in patterns {
+        let pattern = NamePattern::new(text).unwrap();
+        for (at, below) in [("/lab", 2), ("/lab/x", 1)] {
+            let mut wanted: Vec<String> = paths
+                .iter()
+                .map(String::as_str)
+                .chain(["/lab/x", "/lab/y"])
+                .filter(|path| {
+                    path.starts_with(&format!("{at}/")) && pattern.is_match(path.rsplit('/').next().unwrap())
+                })
+                .map(str::to_owned)
+                .collect();
+            let mut options = FindOptions::new(pattern.clone());
+            options.limit = below;
+            let mut found = Vec::new();
+            loop {
+                let page = site.catalog.find(&site.admin, &path(at), options.clone()).await.unwrap();
+                found.extend(page.items.iter().map(|item| item.path.to_string()));
+                options.after = page.next;
+                if options.after.is_none() {
+                    break;
+                }
+            }
+            let name = |path: &String| path.rsplit('/').next().unwrap().to_owned();
+            assert!(found.is_sorted_by_key(name), "{text}: {found:?}");
+            found.sort();
+            wanted.sort();
+            assert_eq!(found, wanted, "{text} in {at}");
+        }
+    }
+    let mut options = FindOptions::new(NamePattern::new("*").unwrap());
+    options.after = Some("nowhere".into());
+    let error = kind(site.catalog.find(&site.admin, &path("/lab"), options).await);
+    assert!(matches!(error, ErrorKind::InvalidRequest), "{error:?}");
+    let stranger = Caller::user(Identity::local("stranger"));
+    let options = FindOptions::new(NamePattern::new("*").unwrap());
+    let refused = site.catalog.find(&stranger, &path("/lab"), options).await;
+    assert!(refused.is_err(), "what may not be seen is not found");
+}
+
 /// A collection of many entries: `PERCALE_MANY_ENTRIES` (1 000 000 in the long run), 100 000 by default.
 async fn a_page_at_the_end_of_a_huge_collection_is_fast(site: Site) {
     let many = percale_testkit::faults::rounds("PERCALE_MANY_ENTRIES", 100_000) as usize;
@@ -122,6 +208,7 @@ async fn a_page_at_the_end_of_a_huge_collection_is_fast(site: Site) {
 }
 
 on_both!(
+    names_are_found_by_patterns,
     names_are_in_the_order_of_their_bytes,
     a_tree_is_listed_depth_first_in_pages_of_any_size,
     a_listing_goes_on_where_things_were_removed,

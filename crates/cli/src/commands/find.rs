@@ -3,8 +3,10 @@
 use std::str::FromStr;
 
 use clap::{Args, ValueEnum};
+use percale_api::MAX_PAGE;
 use percale_api::entries::{Entry, Kind};
-use percale_core::{ByteCount, Timestamp};
+use percale_client::Client;
+use percale_core::{ByteCount, ObjectPath, Timestamp};
 
 use super::grant::fabric_path;
 use super::usage::for_each_below;
@@ -18,7 +20,8 @@ use crate::output::Lines;
 /// `percale find`
 #[derive(Debug, Args)]
 #[command(after_help = "\
-All tests must hold. Times are those of the last modification of the content.
+All tests must hold. Times are those of the last modification of the content. With --name the site looks the names up, and a
+name whose beginning is given is found at once among millions; what is found is in the order of the names.
 
 Examples:
   percale find percale:/climate --name '*.nc'
@@ -120,7 +123,7 @@ pub async fn run(args: FindArgs, context: &Context) -> Result {
                 && path_pattern.as_ref().is_none_or(|pattern| pattern.is_match(below()))
         };
         let mut out = Lines::open();
-        let walked = for_each_below(&client, &root.path, false, |entry| {
+        let take = |entry: Entry| {
             if left > 0 && wanted(&entry) {
                 found += 1;
                 left -= 1;
@@ -128,8 +131,12 @@ pub async fn run(args: FindArgs, context: &Context) -> Result {
             }
             // The limit is reached: no page more is asked for.
             if left == 0 { Err(Failure::told(percale_core::ErrorCode::NothingToDo)) } else { Ok(()) }
-        })
-        .await;
+        };
+        let walked = match &args.name {
+            // The site looks names up.
+            Some(name) if !root.path.is_root() => for_each_named(&client, &root.path, name, take).await,
+            _ => for_each_below(&client, &root.path, false, take).await,
+        };
         out.finish()?;
         match walked {
             Err(failure) if !failure.is_told() => return Err(failure),
@@ -138,6 +145,24 @@ pub async fn run(args: FindArgs, context: &Context) -> Result {
     }
     tracing::debug!(found, "searched");
     Ok(())
+}
+
+/// Calls `each` for everything below a path whose name matches, page by page.
+async fn for_each_named(
+    client: &Client,
+    path: &ObjectPath,
+    name: &str,
+    mut each: impl FnMut(Entry) -> Result,
+) -> Result {
+    let mut cursor = None;
+    loop {
+        let page = client.find_by_name(path, name, Some(MAX_PAGE), cursor.as_deref()).await?;
+        page.items.into_iter().try_for_each(&mut each)?;
+        match page.next {
+            Some(next) => cursor = Some(next),
+            None => return Ok(()),
+        }
+    }
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use http::{HeaderMap, StatusCode, Uri, header};
 use percale_api::entries::{Content, Entry, Kind, Replica};
 use percale_api::tasks::{Task, TaskSpec};
 use percale_api::{Page, fields};
-use percale_catalog::{EntryKind, Listed, RemoveOptions};
+use percale_catalog::{EntryKind, Listed, NamePattern, RemoveOptions};
 use percale_core::access::{Caller, Permission};
 use percale_core::ids::{EntryId, LeaseId, StoreId, VersionId};
 use percale_core::{ErrorCode, ObjectPath};
@@ -29,6 +29,7 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
         .routes(routes!(get_entry, remove_entry))
         .routes(routes!(list))
         .routes(routes!(list_root))
+        .routes(routes!(find))
 }
 
 /// What a client sees of an entry.
@@ -188,6 +189,40 @@ async fn list(
     if let Some(permission) = replicas.and_then(|known| known.permission) {
         headers.insert(fields::PERMISSION, header_value(permission.as_str()));
     }
+    Ok(response)
+}
+
+/// What to find.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct FindQuery {
+    /// A pattern that names match as a whole: `*`, `?`, `[a-z]`, `{nc,nc4}`, and a backslash before any of them to mean it.
+    #[param(max_length = 1024)]
+    name: String,
+    /// Most entries in the answer; 1000 if absent. There may be fewer although there are more.
+    #[param(minimum = 1, maximum = 10_000)]
+    limit: Option<u32>,
+    /// Where to go on: `next` of the answer before.
+    cursor: Option<String>,
+}
+
+/// Finds entries below a collection by their names, in the order of the names' bytes.
+#[utoipa::path(get, path = "/v1/find/{*path}", tag = "entries", params(("path" = String, Path, description = "path of a collection"), FindQuery), responses((status = 200, description = "the entries", body = Page<Entry>)))]
+async fn find(
+    State(app): State<AppState>,
+    Auth(caller): Auth,
+    NamespacePath(path): NamespacePath,
+    Query(query): Query<FindQuery>,
+    uri: Uri,
+) -> Result<Response> {
+    let mut options = percale_catalog::FindOptions::new(NamePattern::new(&query.name)?);
+    options.after = query.cursor;
+    options.limit = limit(query.limit)?;
+    let found = app.catalog.find(&caller, &path, options).await.on_path(&path)?;
+    let entries = found.items.into_iter().map(|Listed { path, entry, .. }| describe(path, entry));
+    let mut response = page(&uri, entries.collect(), found.next);
+    response.headers_mut().extend(found.position.into_iter().flat_map(position_header));
     Ok(response)
 }
 
