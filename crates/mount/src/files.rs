@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::os::unix::fs::MetadataExt as _;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use fuser::{BackingId, Errno};
 use percale_api::entries::Content;
@@ -544,19 +545,24 @@ impl Shared {
     /// Sets the permission bits of an object.
     ///
     /// # Errors
-    /// What programs are told.
-    pub fn set_mode(&self, state: &mut State, node: NodeId, mode: u16) -> Result<(), Errno> {
+    /// What stands in the way.
+    pub fn set_mode(&self, state: &mut State, node: NodeId, mode: u16) -> Result<(), Obstacle> {
         let parent = state.names.get(node).ok_or(Errno::ENOENT)?.parent;
         self.may_change(state, parent)?;
         let object = state.names.object_mut(node).ok_or(Errno::EOPNOTSUPP)?;
         if let Some(work) = &object.work {
-            let file = self.session.open_written(&work.place).map_err(from_rustix)?;
+            let file = match (self.session.open_written(&work.place), work.publishing) {
+                // It has its place already, and where that is comes with the answer.
+                (Err(rustix::io::Errno::NOENT), Some(number)) => return Err(Obstacle::Publishing(number)),
+                (file, _) => file.map_err(from_rustix)?,
+            };
             rustix::fs::fchmod(&file, rustix::fs::Mode::from_raw_mode(u32::from(mode) | 0o600))
                 .map_err(from_rustix)?;
         } else if let Some(copy) = &object.copy {
             self.session.chmod_copy(copy.store, &copy.key, mode | 0o600).map_err(from_rustix)?;
         }
         object.mode = Some(mode);
+        object.changed = Some(SystemTime::now());
         Ok(())
     }
 

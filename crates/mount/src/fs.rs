@@ -12,6 +12,7 @@ use fuser::{
     ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs,
     ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
+use percale_core::path::MAX_NAME_BYTES;
 use rustix::fs::OFlags;
 
 use crate::error::{from_io, from_rustix};
@@ -41,9 +42,18 @@ impl Fs {
     }
 }
 
-/// Returns a name as the fabric has it: UTF-8.
+/// Returns a name as the fabric has it: UTF-8, of at most 255 bytes.
 fn text(name: &OsStr) -> Result<&str, Errno> {
-    name.to_str().ok_or(Errno::EILSEQ)
+    match name.to_str() {
+        Some(name) if name.len() > MAX_NAME_BYTES => Err(Errno::ENAMETOOLONG),
+        Some(name) => Ok(name),
+        None => Err(Errno::EILSEQ),
+    }
+}
+
+/// Returns why something that there is not here cannot be made.
+fn refusal(name: &OsStr) -> Errno {
+    text(name).err().unwrap_or(Errno::EPERM)
 }
 
 fn answer_entry(reply: ReplyEntry, outcome: Result<(Duration, FileAttr), Errno>) {
@@ -132,6 +142,7 @@ impl Filesystem for Fs {
     fn lookup(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let name = match text(name) {
             Ok(name) => name,
+            Err(Errno::ENAMETOOLONG) => return reply.error(Errno::ENAMETOOLONG),
             // Nothing has such a name.
             Err(_) => return reply.error(Errno::ENOENT),
         };
@@ -188,7 +199,7 @@ impl Filesystem for Fs {
                 if let Some(mode) = mode {
                     shared
                         .insist(node, |shared| {
-                            Ok(shared.set_mode(&mut shared.state(), node, (mode & 0o777) as u16)?)
+                            shared.set_mode(&mut shared.state(), node, (mode & 0o777) as u16)
                         })
                         .await?;
                 }
@@ -216,14 +227,14 @@ impl Filesystem for Fs {
         &self,
         _req: &Request,
         _parent: INodeNo,
-        _name: &OsStr,
+        name: &OsStr,
         _mode: u32,
         _umask: u32,
         _rdev: u32,
         reply: ReplyEntry,
     ) {
         // Regular files come by `create`.
-        reply.error(Errno::EPERM);
+        reply.error(refusal(name));
     }
 
     fn mkdir(
@@ -270,12 +281,12 @@ impl Filesystem for Fs {
         }
     }
 
-    fn symlink(&self, _req: &Request, _parent: INodeNo, _name: &OsStr, _target: &Path, reply: ReplyEntry) {
-        reply.error(Errno::EPERM);
+    fn symlink(&self, _req: &Request, _parent: INodeNo, name: &OsStr, _target: &Path, reply: ReplyEntry) {
+        reply.error(refusal(name));
     }
 
-    fn link(&self, _req: &Request, _ino: INodeNo, _parent: INodeNo, _name: &OsStr, reply: ReplyEntry) {
-        reply.error(Errno::EPERM);
+    fn link(&self, _req: &Request, _ino: INodeNo, _parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        reply.error(refusal(name));
     }
 
     fn rename(
@@ -290,7 +301,7 @@ impl Filesystem for Fs {
     ) {
         let (name, newname) = match (text(name), text(newname)) {
             (Ok(name), Ok(newname)) => (name.to_owned(), newname.to_owned()),
-            _ => return reply.error(Errno::EILSEQ),
+            (Err(errno), _) | (_, Err(errno)) => return reply.error(errno),
         };
         if flags.contains(RenameFlags::RENAME_EXCHANGE) || flags.contains(RenameFlags::RENAME_WHITEOUT) {
             return reply.error(Errno::EINVAL);
@@ -579,7 +590,7 @@ impl Filesystem for Fs {
                     files,
                     u64::from(u32::MAX),
                     BLOCK as u32,
-                    255,
+                    MAX_NAME_BYTES as u32,
                     BLOCK as u32,
                 );
             }

@@ -1,6 +1,7 @@
 //! A file of the mount: what is known of its content, and how it is open.
 
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use fuser::BackingId;
 use percale_api::entries::Content;
@@ -22,6 +23,8 @@ pub struct Object {
     pub open: Open,
     /// Its permission bits, where they are known.
     pub mode: Option<u16>,
+    /// When its attributes were last changed through this mount.
+    pub changed: Option<SystemTime>,
 }
 
 /// A copy that this host sees.

@@ -8,7 +8,7 @@ use fuser::{Errno, FileAttr, FileType, INodeNo, Notifier};
 use percale_api::entries::{Content, Entry, Kind};
 use percale_core::access::Permission;
 use percale_core::ids::{EntryId, SpaceId};
-use percale_core::path::SpaceName;
+use percale_core::path::{MAX_NAME_BYTES, SpaceName};
 use percale_core::{ObjectPath, Position, Timestamp};
 use rustix::fs::Statx;
 use tokio::runtime::Handle as Runtime;
@@ -131,6 +131,7 @@ impl Shared {
     /// Returns what programs see of a node.
     pub fn attr(&self, state: &mut State, id: NodeId) -> Option<FileAttr> {
         let node = state.names.get(id)?;
+        let is_linked = node.is_linked;
         let mut attr = FileAttr {
             ino: INodeNo(id),
             size: 0,
@@ -141,7 +142,8 @@ impl Shared {
             crtime: self.began,
             kind: FileType::Directory,
             perm: 0o755,
-            nlink: 2,
+            // How many directories are in it is not counted; programs take this for that, as on Btrfs.
+            nlink: 1,
             uid: self.owner.0,
             gid: self.owner.1,
             rdev: 0,
@@ -162,7 +164,7 @@ impl Shared {
             What::Object(_) => {
                 let object = state.names.object_mut(id)?;
                 attr.kind = FileType::RegularFile;
-                attr.nlink = 1;
+                attr.nlink = u32::from(is_linked);
                 attr.size = object.size();
                 attr.mtime = time(object.mtime());
                 let staged =
@@ -185,7 +187,8 @@ impl Shared {
                 if self.is_read_only {
                     attr.perm &= !0o222;
                 }
-                (attr.ctime, attr.atime) = (attr.mtime, attr.mtime);
+                attr.atime = attr.mtime;
+                attr.ctime = object.changed.map_or(attr.mtime, |changed| changed.max(attr.mtime));
             }
         }
         attr.blocks = attr.size.div_ceil(512);
@@ -213,7 +216,8 @@ impl Shared {
     /// Returns where something new in a collection would be.
     pub fn path_in(&self, state: &State, parent: NodeId, name: &str) -> Result<ObjectPath, Errno> {
         let path = self.path(state, parent).ok_or(Errno::ENOENT)?;
-        path.join(name).map_err(|_| if name.len() > 255 { Errno::ENAMETOOLONG } else { Errno::EINVAL })
+        path.join(name)
+            .map_err(|_| if name.len() > MAX_NAME_BYTES { Errno::ENAMETOOLONG } else { Errno::EINVAL })
     }
 
     /// Fails if nothing may be changed in a collection, which must have been listed.

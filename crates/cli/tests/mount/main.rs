@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`files`] | files and directories behave as on a local file system, and are in the fabric afterwards |
 //! | [`in_place`] | files of native stores are written where they lie |
+//! | [`posix`] | what a public suite for POSIX asks holds, but for what is named |
 //! | [`programs`] | git, make, a compiler, SQLite, HDF5 and xarray work |
 //! | [`faults`] | what was written survives the death of the mount and an absence of the server |
 //! | [`two_sites`] | what one site's mount writes, another's reads; what both do agrees with a model |
@@ -16,5 +17,6 @@ mod faults;
 mod files;
 mod in_place;
 mod mounted;
+mod posix;
 mod programs;
 mod two_sites;
