@@ -7,6 +7,8 @@ use percale_core::path::SpaceName;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::access::NewGrant;
+
 /// Who sees a space.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
@@ -85,12 +87,29 @@ pub struct NewSpace {
     #[serde(default)]
     #[schema(value_type = Option<String>, example = "user:alice")]
     pub owner: Option<Subject>,
-    /// Who sees it.
+    /// A space that it is made like: its scope, its store and the grants on its root, but for those of its owner. Needs `manage` on that.
     #[serde(default)]
-    pub scope: SpaceScope,
-    /// The store that new data goes to; the site's first store if absent.
+    #[schema(value_type = Option<String>, example = "project")]
+    pub template: Option<SpaceName>,
+    /// Who sees it; as the template, or `private`, if absent.
+    #[serde(default)]
+    pub scope: Option<SpaceScope>,
+    /// The store that new data goes to; that of the template, or the site's first store, if absent.
     #[serde(default)]
     pub store: Option<String>,
+    /// Who else gets what on it, in place of what the template gives them; at most [`NewSpace::MOST_MEMBERS`].
+    #[serde(default)]
+    pub members: Vec<NewGrant>,
+}
+
+impl NewSpace {
+    /// The most members that a space is made with.
+    pub const MOST_MEMBERS: usize = 1000;
+
+    /// A private space of the caller, on the site's first store.
+    pub fn new(name: SpaceName) -> Self {
+        Self { name, owner: None, template: None, scope: None, store: None, members: Vec::new() }
+    }
 }
 
 /// Changes a space; absent fields stay.

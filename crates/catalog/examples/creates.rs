@@ -65,6 +65,7 @@ async fn run(url: &str) -> Result<(), Failed> {
         owner: Subject::User(Identity::local("bench")),
         scope: SpaceScope::Private,
         store: Some(store),
+        members: Vec::new(),
     };
     catalog.create_space(&admin, space).await?;
     let lease = catalog.acquire_lease(LeaseKind::Server, "bench", DAY, json!({})).await?;

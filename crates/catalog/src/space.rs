@@ -209,6 +209,11 @@ impl Change for CreateSpace {
         if space.scope == SpaceScope::Public && space.owner != Subject::Anyone {
             items.push(set_root_grant(batch, sp, &Subject::Anyone, Some(Permission::Read)).await?);
         }
+        for (subject, permission) in &new.members {
+            if *subject != space.owner {
+                items.push(set_root_grant(batch, sp, subject, Some(*permission)).await?);
+            }
+        }
         let mark = batch.record(sp, &actor(caller), kind::GRANTS_CHANGED, &Items { items })?;
         Ok(Draft { space, mark })
     }

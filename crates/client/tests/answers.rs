@@ -99,7 +99,7 @@ async fn what_makes_something_is_repeated_under_one_key() {
     let space = r#"{"id": "01a1fc81-e7b4-726c-bd1f-42d64c73166c", "name": "s", "owner": "user:a", "scope": "private",
         "position": "p", "created": "2026-11-21T00:00:00Z"}"#;
     let (client, heads) = server(vec![Step::Close, ok(space)]);
-    let new = NewSpace { name: "s".parse().unwrap(), owner: None, scope: Default::default(), store: None };
+    let new = NewSpace::new("s".parse().unwrap());
     client.create_space(&new).await.unwrap();
     let key =
         |head: String| head.lines().find(|line| line.starts_with("idempotency-key:")).unwrap().to_owned();

@@ -85,6 +85,8 @@ pub struct NewSpace {
     pub scope: SpaceScope,
     /// Where new objects go unless something else is said.
     pub store: Option<StoreId>,
+    /// Who else gets what on it. What is said of the owner is not heard.
+    pub members: Vec<(Subject, Permission)>,
 }
 
 /// A space.

@@ -236,6 +236,7 @@ async fn a_name_that_another_space_has_is_refused_by_name(home: Site) {
         owner: subject("owner"),
         scope: SpaceScope::Private,
         store: None,
+        members: Vec::new(),
     };
     let theirs = home.catalog.create_space(&home.admin, new).await.unwrap().id;
     let pieces = snapshot(&home.catalog, theirs).await;
@@ -250,6 +251,7 @@ async fn a_name_that_another_space_has_is_refused_by_name(home: Site) {
         owner: subject("owner"),
         scope: SpaceScope::Private,
         store: None,
+        members: Vec::new(),
     };
     let theirs = third.catalog.create_space(&third.admin, new).await.unwrap().id;
     let pieces = snapshot(&third.catalog, theirs).await;
@@ -283,6 +285,7 @@ async fn a_removed_space_is_removed_here(home: Site) {
         owner: subject("owner"),
         scope: SpaceScope::Private,
         store: None,
+        members: Vec::new(),
     };
     pair.own.catalog.create_space(&pair.own.admin, new).await.unwrap();
 }

@@ -99,6 +99,7 @@ impl Site {
             owner: subject("owner"),
             scope: SpaceScope::Private,
             store: Some(store),
+            members: Vec::new(),
         };
         let space = catalog.create_space(&admin, space).await.unwrap();
         let lease =

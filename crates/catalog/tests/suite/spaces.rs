@@ -7,7 +7,7 @@ use percale_core::access::Caller;
 use crate::site::{Site, kind, new_store, path, subject, user};
 
 fn new(name: &str, scope: SpaceScope) -> NewSpace {
-    NewSpace { name: name.parse().unwrap(), owner: subject("owner"), scope, store: None }
+    NewSpace { name: name.parse().unwrap(), owner: subject("owner"), scope, store: None, members: Vec::new() }
 }
 
 async fn a_site_keeps_its_name(site: Site) {

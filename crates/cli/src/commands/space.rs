@@ -1,6 +1,7 @@
 //! `space`: the roots of the namespace.
 
 use clap::{Args, Subcommand, ValueEnum};
+use percale_api::access::NewGrant;
 use percale_api::spaces::{NewSpace, Promoted, Space, SpaceChange, SpaceScope};
 use percale_core::ObjectPath;
 use percale_core::access::Subject;
@@ -60,7 +61,8 @@ impl From<ScopeArg> for SpaceScope {
 Examples:
   percale space create climate
   percale space create climate --store lustre --scope members
-  percale space create wp3 --owner user:alice
+  percale space create wp3 --owner user:alice --member group:wp3=write --member user:bob=manage
+  percale space create wp4 --template wp3 --owner user:carol
   percale space create open --scope public")]
 pub struct CreateArgs {
     /// Its name: 1 to 63 of a-z, 0-9, '.', '_', '-'
@@ -68,12 +70,26 @@ pub struct CreateArgs {
     /// Its owner; oneself if absent
     #[arg(long, value_name = "USER")]
     owner: Option<Subject>,
-    /// Who sees it
-    #[arg(long, value_name = "SCOPE", default_value = "private")]
-    scope: ScopeArg,
-    /// The store that new data goes to; the site's first one if absent
+    /// A space to make it like: its scope, store and members
+    #[arg(long, value_name = "SPACE")]
+    template: Option<SpaceName>,
+    /// Who sees it; as the template, or private, if absent
+    #[arg(long, value_name = "SCOPE")]
+    scope: Option<ScopeArg>,
+    /// The store that new data goes to; that of the template, or the site's first one, if absent
     #[arg(long, value_name = "STORE")]
     store: Option<String>,
+    /// Who else may read, write or manage it; may be repeated
+    #[arg(long = "member", value_name = "SUBJECT=PERMISSION", value_parser = member)]
+    members: Vec<NewGrant>,
+}
+
+fn member(text: &str) -> Result<NewGrant, String> {
+    let (subject, permission) =
+        text.rsplit_once('=').ok_or("write SUBJECT=PERMISSION, such as user:alice=write")?;
+    let subject = subject.parse().map_err(|error| format!("{error}"))?;
+    let permission = permission.parse().map_err(|error| format!("{error}"))?;
+    Ok(NewGrant { subject, permission })
 }
 
 /// `percale space list`
@@ -158,8 +174,9 @@ pub async fn run(command: SpaceCommand, context: &Context) -> Result {
     let output = context.output;
     match command {
         SpaceCommand::Create(args) => {
-            let new =
-                NewSpace { name: args.name, owner: args.owner, scope: args.scope.into(), store: args.store };
+            let mut new = NewSpace::new(args.name);
+            (new.owner, new.template) = (args.owner, args.template);
+            (new.scope, new.store, new.members) = (args.scope.map(Into::into), args.store, args.members);
             let space = client.create_space(&new).await?;
             output.one(&space, |space| space.name.to_string(), show)?;
             let root = show_path(&ObjectPath::of_space(&space.name));

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail, ensure};
 use percale_api::access::NewGrant;
 use percale_api::entries::{Entry, Kind};
-use percale_api::spaces::{Layout, NewSpace, NewStore, SpaceScope};
+use percale_api::spaces::{Layout, NewSpace, NewStore};
 use percale_api::tasks::{NewTask, Task, TaskSpec};
 use percale_client::get::GetOptions;
 use percale_client::put::PutOptions;
@@ -117,9 +117,7 @@ pub async fn prepare_space(fabric: &Fabric) -> anyhow::Result<SpaceName> {
         }
         number += 1;
     };
-    let scope = SpaceScope::Private;
-    home.create_space(&NewSpace { name: name.clone(), owner: None, scope, store: Some(STORE.to_owned()) })
-        .await?;
+    home.create_space(&NewSpace { store: Some(STORE.to_owned()), ..NewSpace::new(name.clone()) }).await?;
     for (site, client) in fabric.sites.iter().zip(&fabric.clients).skip(1) {
         let user = client.whoami().await?.user.context("the administrator's token names nobody")?;
         let subject = format!("{user}@site:{}", site.name()).parse()?;

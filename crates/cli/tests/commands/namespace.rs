@@ -133,6 +133,37 @@ fn wildcards_and_find_look_in_the_fabric() {
 }
 
 #[test]
+fn a_space_is_made_with_members_and_like_another() {
+    let lab = Lab::new();
+    let grants = |space: &str| {
+        let lines = lab.line(&format!("grant list --json percale:/{space}")).ok().json_lines();
+        let mut grants: Vec<String> = lines
+            .iter()
+            .map(|grant| {
+                format!("{} {}", grant["subject"].as_str().unwrap(), grant["permission"].as_str().unwrap())
+            })
+            .collect();
+        grants.sort();
+        grants
+    };
+    lab.line(
+        "space create wp3 --owner user:ann --scope public --member group:wp3=write --member user:bob=read",
+    )
+    .ok();
+    assert_eq!(grants("wp3"), ["anyone read", "group:wp3 write", "user:ann manage", "user:bob read"]);
+    // Its owner is not the other's; what is said counts more than the template.
+    lab.line("space create wp4 --template wp3 --owner user:cem --scope members --member user:bob=manage")
+        .ok();
+    assert_eq!(grants("wp4"), ["group:wp3 write", "user:bob manage", "user:cem manage"]);
+    lab.line("space create wp5 --template wp3").ok();
+    assert!(grants("wp5").contains(&"anyone read".to_owned()), "as public as its template");
+    lab.line("space create wp6 --template nothing").code(3);
+    lab.line("space create wp6 --member user:bob").code(2);
+    lab.line("space create wp6 --member user:bob=all").code(2);
+    assert!(!lab.line("-q space list").ok().out.contains("wp6"));
+}
+
+#[test]
 fn grants_and_tokens_decide_what_others_may() {
     let lab = Lab::new();
     lab.write("a", b"1");

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use percale_api::entries::{Entry, Kind};
-use percale_api::spaces::{Layout, NewSpace, NewStore, SpaceScope};
+use percale_api::spaces::{Layout, NewSpace, NewStore};
 use percale_client::put::PutOptions;
 use percale_client::{Client, ClientOptions, Item, ListOptions, Outcome, Report};
 use percale_core::ObjectPath;
@@ -219,8 +219,7 @@ pub async fn add_space(site: &Site, store: &str, space: &str) {
         secret: None,
     };
     client.add_store(&new).await.unwrap();
-    let scope = SpaceScope::Private;
-    let new = NewSpace { name: space.parse().unwrap(), owner: None, scope, store: Some(store.into()) };
+    let new = NewSpace { store: Some(store.into()), ..NewSpace::new(space.parse().unwrap()) };
     client.create_space(&new).await.unwrap();
 }
 

@@ -1,13 +1,15 @@
 //! Spaces: the roots of the namespace.
 
+use std::collections::BTreeMap;
+
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, StatusCode, Uri, header};
 use percale_api::Page;
 use percale_api::spaces::{NewHome, NewSpace, Promoted, Space, SpaceChange, SpaceScope};
-use percale_core::Position;
-use percale_core::access::Subject;
+use percale_core::access::{Caller, Subject};
 use percale_core::ids::StoreId;
+use percale_core::{ObjectPath, Position};
 use percale_federation::{Acting, Member};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -17,7 +19,7 @@ use super::extract::{Json, SpaceParam};
 use super::idempotency::{Made, once};
 use super::paging::page;
 use super::{header_value, position_header};
-use crate::{ApiError, AppState, Result};
+use crate::{ApiError, AppState, OnPath as _, Result};
 
 pub(super) fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new()
@@ -91,10 +93,7 @@ async fn create_space(
         let (app, new, caller) = (app.clone(), new.clone(), caller.clone());
         async move {
             let stores = stores(&app).await?;
-            let store = new.store.as_deref().map(|name| store_id(&stores, name)).transpose()?;
-            let owner = new.owner.or_else(|| caller.user.clone().map(Subject::User));
-            let owner = owner.ok_or_else(|| ApiError::invalid("a space needs an owner"))?;
-            let new = percale_catalog::NewSpace { name: new.name, owner, scope: scope(new.scope), store };
+            let new = planned(&app, &caller, &stores, new).await?;
             let space = app.catalog.create_space(&caller, new).await?;
             Ok(Made { status: StatusCode::CREATED, body: describe(&app, space, &stores) })
         }
@@ -102,6 +101,42 @@ async fn create_space(
     let (made, replayed) = once(&app, &caller, &headers, ("/v1/spaces", &new), work).await?;
     let location = header_value(&format!("/v1/spaces/{}", made.body.name));
     Ok((replayed, [(header::LOCATION, location)], made).into_response())
+}
+
+/// Returns what is to be made, with what its template gives.
+async fn planned(
+    app: &AppState,
+    caller: &Caller,
+    stores: &[percale_catalog::Store],
+    new: NewSpace,
+) -> Result<percale_catalog::NewSpace> {
+    if new.members.len() > NewSpace::MOST_MEMBERS {
+        let detail =
+            format!("a space is made with at most {} members; grant the rest", NewSpace::MOST_MEMBERS);
+        return Err(ApiError::invalid(detail));
+    }
+    let (mut like_scope, mut like_store, mut members) = (None, None, BTreeMap::new());
+    if let Some(template) = &new.template {
+        let root = ObjectPath::of_space(template);
+        let grants = app.catalog.grants(caller, &root).await.on_path(&root)?;
+        let like = app.catalog.space(caller, template).await?;
+        let is_given = |subject: &Subject| *subject != like.owner && *subject != Subject::Anyone;
+        let given = grants.into_iter().filter(|grant| is_given(&grant.subject));
+        members.extend(given.map(|grant| (grant.subject, grant.permission)));
+        like_scope = Some(like.scope);
+        // One whose home is another site may have a store of that one.
+        like_store = like.store.filter(|id| stores.iter().any(|store| store.id == *id));
+    }
+    members.extend(new.members.into_iter().map(|member| (member.subject, member.permission)));
+    let store = new.store.as_deref().map(|name| store_id(stores, name)).transpose()?;
+    let owner = new.owner.or_else(|| caller.user.clone().map(Subject::User));
+    Ok(percale_catalog::NewSpace {
+        name: new.name,
+        owner: owner.ok_or_else(|| ApiError::invalid("a space needs an owner"))?,
+        scope: new.scope.map(scope).or(like_scope).unwrap_or(percale_catalog::SpaceScope::Private),
+        store: store.or(like_store),
+        members: members.into_iter().collect(),
+    })
 }
 
 /// Returns a space that the caller may know of.
