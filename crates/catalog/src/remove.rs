@@ -183,48 +183,23 @@ impl Change for RemoveSome {
         let Self { caller, path, max } = self;
         let top = target(batch, caller, path).await?;
         let mut doomed: Vec<Arc<EntryRow>> = Vec::new();
-        // Collections that were entered, the deepest last, each with the name to go on behind.
-        let mut open: Vec<(Arc<EntryRow>, String)> = Vec::new();
+        // Collections that were entered, the deepest last.
+        let mut open: Vec<Opened> = Vec::new();
         if top.is_collection() {
-            open.push((top, String::new()));
+            open.push(Opened::new(top));
         } else {
             doomed.push(top);
         }
-        while let Some((collection, after)) = open.pop() {
-            // Besides what is doomed, the open collections themselves are to go.
-            let room = max.saturating_sub(doomed.len() + open.len()).max(usize::from(doomed.is_empty()));
-            if room == 0 {
-                open.push((collection, after));
-                break;
-            }
-            let key = (collection.sp, collection.id);
-            let children = entry::children(batch.tx, key, &after, room, Lock::Update).await?;
-            let is_last = children.len() < room;
-            // A name that changed while its row was waited for is out of order, and others could be passed over.
-            let mut names =
-                std::iter::once(after.as_str()).chain(children.iter().map(|child| child.name.as_str()));
-            if !names.clone().skip(1).zip(&mut names).all(|(next, before)| before < next) {
-                return Err(raced("an entry was renamed while its collection was being removed"));
-            }
-            let mut inner = None;
-            for child in children {
-                let child = batch.learn_locked(child)?;
-                if child.is_collection() {
-                    inner = Some(child);
-                    break;
+        while doomed.len() < *max
+            && let Some(mut deepest) = open.pop()
+        {
+            match deepest.next(batch, max - doomed.len()).await? {
+                Some(child) if child.is_collection() => open.extend([deepest, Opened::new(child)]),
+                Some(child) => {
+                    doomed.push(child);
+                    open.push(deepest);
                 }
-                doomed.push(child);
-            }
-            match inner {
-                Some(inner) => {
-                    open.push((collection, inner.name.clone()));
-                    open.push((inner, String::new()));
-                }
-                None if is_last && doomed.len() < *max => doomed.push(collection),
-                None => {
-                    open.push((collection, after));
-                    break;
-                }
+                None => doomed.push(deepest.collection),
             }
         }
         remove_all(batch, caller, doomed, open.is_empty()).await
@@ -232,5 +207,38 @@ impl Change for RemoveSome {
 
     fn finish(self, draft: Draft, written: &Written) -> Removed {
         finish(draft, written)
+    }
+}
+
+/// A collection whose children are removed before it.
+struct Opened {
+    collection: Arc<EntryRow>,
+    /// Children that are locked, the next first.
+    children: std::vec::IntoIter<EntryRow>,
+    /// The name of the last of them; there are more behind it.
+    after: Option<String>,
+}
+
+impl Opened {
+    fn new(collection: Arc<EntryRow>) -> Self {
+        Self { collection, children: Vec::new().into_iter(), after: Some(String::new()) }
+    }
+
+    /// Returns the next child, locked; `some` of them are read at a time.
+    async fn next<T: Tx>(&mut self, batch: &mut Batch<'_, T>, some: usize) -> Result<Option<Arc<EntryRow>>> {
+        if self.children.as_slice().is_empty()
+            && let Some(after) = self.after.take()
+        {
+            let key = (self.collection.sp, self.collection.id);
+            let found = entry::children(batch.tx, key, &after, some, Lock::Update).await?;
+            // A name that changed while its row was waited for is out of order, and others could be passed over.
+            let names = std::iter::once(&after).chain(found.iter().map(|child| &child.name));
+            if !names.is_sorted_by(|before, next| before < next) {
+                return Err(raced("an entry was renamed while its collection was being removed"));
+            }
+            self.after = found.last().filter(|_| found.len() == some).map(|last| last.name.clone());
+            self.children = found.into_iter();
+        }
+        self.children.next().map(|child| batch.learn_locked(child)).transpose()
     }
 }

@@ -125,9 +125,10 @@ async fn a_database_that_is_killed_and_comes_back_loses_nothing() {
     let second = site.second().await;
     let mut schedule = Schedule::new(seed("a_database_that_is_killed"));
     let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let written = Arc::new(std::sync::atomic::AtomicU64::new(0));
     let mut writers = Vec::new();
     for writer in 0..8 {
-        let (site, stop) = (site.clone(), stop.clone());
+        let (site, stop, written) = (site.clone(), stop.clone(), written.clone());
         let catalog = if writer % 2 == 0 { site.catalog.clone() } else { second.clone() };
         writers.push(tokio::spawn(async move {
             let mut acknowledged = Vec::new();
@@ -141,12 +142,20 @@ async fn a_database_that_is_killed_and_comes_back_loses_nothing() {
                 let commit = Commit::new(intent.id, ByteCount(n), None);
                 acknowledged.push(catalog.commit(vec![commit]).await.remove(0).unwrap());
                 assert!(site.stat(&at).await.is_ok(), "readers outlast it as well");
+                written.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
             }
             acknowledged
         }));
     }
     for _ in 0..rounds("PERCALE_KILL_ROUNDS", 4) {
+        // On a slow machine, too, something is written between two kills.
+        let before = written.load(std::sync::atomic::Ordering::Relaxed);
         tokio::time::sleep(schedule.pause(Duration::from_millis(50)..Duration::from_millis(400))).await;
+        while written.load(std::sync::atomic::Ordering::Relaxed) < before + 15
+            && !writers.iter().any(|writer| writer.is_finished())
+        {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
         server = tokio::task::spawn_blocking(move || {
             server.kill();
             server.start_again();

@@ -175,9 +175,9 @@ impl Answer {
     }
 }
 
-/// Asks again until it holds, for at most a minute: some wait for thousands of entries on a machine that does other things, too.
+/// Asks again until it holds, for at most 20 s.
 pub async fn eventually<F: Future<Output = Option<T>>, T>(what: &str, mut ask: impl FnMut() -> F) -> T {
-    let deadline = tokio::time::Instant::now() + Duration::from_secs(60);
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
     loop {
         if let Some(value) = ask().await {
             return value;
