@@ -416,7 +416,7 @@ impl Names {
             .collect()
     }
 
-    /// Returns how many files have something that is not published, and is not on its way either.
+    /// Returns how many files have something that is not published, be it on its way or refused.
     pub fn works(&self) -> usize {
         let is_left = |node: &&Node| matches!(&node.what, What::Object(object) if object.work.is_some());
         self.nodes.values().filter(is_left).count()

@@ -7,14 +7,13 @@ use std::time::{Duration, Instant};
 use percale_testkit::process::{Site, SiteOptions};
 use percale_testkit::tmpfs::SmallFileSystem;
 
-use crate::mounted::{Mounted, can_mount, listing, run, site, soon, unmount, until_listed, with_store};
+use crate::mounted::{
+    Mounted, can_mount, listing, run, site, soon, to_mount, unmount, until_listed, with_store,
+};
 
 #[test]
 fn what_was_written_survives_the_death_of_the_mount() {
-    if !can_mount() {
-        return;
-    }
-    let (mut site, folder) = (site(), tempfile::tempdir().unwrap());
+    let Some((mut site, folder)) = to_mount(site) else { return };
     let mount = Mounted::start(&site, folder.path(), &[]);
     fs::write(mount.path("published"), "early").unwrap();
     until_listed(&site, &["/lab/published 5"]);
@@ -47,10 +46,7 @@ fn what_was_written_survives_the_death_of_the_mount() {
 
 #[test]
 fn programs_go_on_while_the_server_is_away() {
-    if !can_mount() {
-        return;
-    }
-    let (mut site, folder) = (site(), tempfile::tempdir().unwrap());
+    let Some((mut site, folder)) = to_mount(site) else { return };
     let mount = Mounted::start(&site, folder.path(), &[]);
     fs::create_dir(mount.path("dir")).unwrap();
     fs::write(mount.path("dir/a"), "one").unwrap();
@@ -89,10 +85,7 @@ fn a_full_disk_is_told_and_what_fits_goes_on() {
 
 #[test]
 fn who_has_a_file_open_finishes_it_when_the_mount_is_told_to_end() {
-    if !can_mount() {
-        return;
-    }
-    let (site, folder) = (site(), tempfile::tempdir().unwrap());
+    let Some((site, folder)) = to_mount(site) else { return };
     let mut mount = Mounted::start(&site, folder.path(), &[]);
     fs::write(mount.path("before"), "closed").unwrap();
     let mut open = File::create(mount.path("open")).unwrap();
@@ -109,10 +102,7 @@ fn who_has_a_file_open_finishes_it_when_the_mount_is_told_to_end() {
 
 #[test]
 fn a_mount_that_somebody_else_takes_off_publishes_what_was_written() {
-    if !can_mount() {
-        return;
-    }
-    let (site, folder) = (site(), tempfile::tempdir().unwrap());
+    let Some((site, folder)) = to_mount(site) else { return };
     let mount = Mounted::start(&site, folder.path(), &[]);
     for number in 0..50 {
         fs::write(mount.path(&format!("file{number:02}")), "bytes").unwrap();

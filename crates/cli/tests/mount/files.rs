@@ -10,7 +10,9 @@ use std::time::{Duration, SystemTime};
 
 use percale_testkit::process::Site;
 
-use crate::mounted::{Mounted, can_mount, listing, run, site, site_far_away, soon, until_listed, xattr};
+use crate::mounted::{
+    Mounted, can_mount, listing, run, site, site_far_away, soon, to_mount, until_listed, xattr,
+};
 
 #[test]
 fn what_is_written_is_in_the_fabric_and_what_is_in_the_fabric_is_read() {
@@ -52,10 +54,7 @@ fn what_is_written_is_in_the_fabric_and_what_is_in_the_fabric_is_read() {
 
 #[test]
 fn files_change_as_on_a_local_disk() {
-    if !can_mount() {
-        return;
-    }
-    let (site, folder) = (site(), tempfile::tempdir().unwrap());
+    let Some((site, folder)) = to_mount(site) else { return };
     let mount = Mounted::start(&site, folder.path(), &[]);
     let path = mount.path("file");
     fs::write(&path, "0123456789").unwrap();
@@ -110,10 +109,7 @@ fn files_change_as_on_a_local_disk() {
 
 #[test]
 fn who_reads_goes_on_with_what_was_there() {
-    if !can_mount() {
-        return;
-    }
-    let (site, folder) = (site(), tempfile::tempdir().unwrap());
+    let Some((site, folder)) = to_mount(site) else { return };
     let mount = Mounted::start(&site, folder.path(), &[]);
     let (path, local) = (mount.path("file"), folder.path().join("local"));
     fs::write(&local, vec![b'o'; 3 << 20]).unwrap();
@@ -136,10 +132,7 @@ fn who_reads_goes_on_with_what_was_there() {
 
 #[test]
 fn names_change_as_on_a_local_disk() {
-    if !can_mount() {
-        return;
-    }
-    let (site, folder) = (site(), tempfile::tempdir().unwrap());
+    let Some((site, folder)) = to_mount(site) else { return };
     let mount = Mounted::start(&site, folder.path(), &[]);
     let kind = |error: std::io::Error| error.kind();
     fs::create_dir_all(mount.path("a/b")).unwrap();
@@ -183,10 +176,7 @@ fn names_change_as_on_a_local_disk() {
 
 #[test]
 fn a_store_that_the_host_does_not_see_is_used_over_the_network() {
-    if !can_mount() {
-        return;
-    }
-    let (site, folder) = (site_far_away(), tempfile::tempdir().unwrap());
+    let Some((site, folder)) = to_mount(site_far_away) else { return };
     let mount = Mounted::start(&site, folder.path(), &[]);
     let bytes: Vec<u8> = (0..9_000_000_u32).map(|at| (at / 5) as u8).collect();
     fs::create_dir(mount.path("a")).unwrap();
@@ -204,10 +194,7 @@ fn a_store_that_the_host_does_not_see_is_used_over_the_network() {
 
 #[test]
 fn attributes_are_kept() {
-    if !can_mount() {
-        return;
-    }
-    let (site, folder) = (site(), tempfile::tempdir().unwrap());
+    let Some((site, folder)) = to_mount(site) else { return };
     let mount = Mounted::start(&site, folder.path(), &[]);
     let path = mount.path("tool");
     fs::write(&path, "#!/bin/sh\necho it runs\n").unwrap();
@@ -240,10 +227,7 @@ fn cat(site: &Site, path: &str) -> Option<String> {
 
 #[test]
 fn a_mount_that_may_only_read_changes_nothing() {
-    if !can_mount() {
-        return;
-    }
-    let (site, folder) = (site(), tempfile::tempdir().unwrap());
+    let Some((site, folder)) = to_mount(site) else { return };
     let local = folder.path().join("local");
     fs::write(&local, "bytes").unwrap();
     run(&site, &["put", local.to_str().unwrap(), "percale:/lab/file"]);

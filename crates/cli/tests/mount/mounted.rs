@@ -11,6 +11,7 @@ use percale_testkit::tmpfs::SmallFileSystem;
 use percale_testkit::wait;
 use rustix::process::{Pid, Signal};
 use serde_json::Value;
+use tempfile::TempDir;
 
 /// Within this what was changed in one place must be seen in another.
 pub const SOON: Duration = Duration::from_secs(20);
@@ -23,6 +24,11 @@ pub fn can_mount() -> bool {
     }
     // Says itself what is missing.
     SmallFileSystem::mount(1 << 20).is_some()
+}
+
+/// A site as `site` makes it, and a folder for a mount; nothing if this host cannot mount.
+pub fn to_mount(site: fn() -> Site) -> Option<(Site, TempDir)> {
+    can_mount().then(|| (site(), tempfile::tempdir().unwrap()))
 }
 
 /// A mount, unmounted when it is dropped.

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::mounted::{Mounted, can_mount, run, site, soon};
+use crate::mounted::{Mounted, run, site, soon, to_mount};
 
 /// Runs a program in a directory. Returns what it said; nothing if it is not installed.
 fn run_in(directory: &Path, program: impl AsRef<Path>, arguments: &[&str]) -> Option<String> {
@@ -38,10 +38,7 @@ const PROGRAM: &[(&str, &str)] = &[
 
 #[test]
 fn sources_are_cloned_and_built() {
-    if !can_mount() {
-        return;
-    }
-    let (site, folder) = (site(), tempfile::tempdir().unwrap());
+    let Some((site, folder)) = to_mount(site) else { return };
     let origin = folder.path().join("origin");
     fs::create_dir(&origin).unwrap();
     for (name, text) in PROGRAM {
@@ -75,10 +72,7 @@ fn sources_are_cloned_and_built() {
 
 #[test]
 fn a_database_is_kept() {
-    if !can_mount() {
-        return;
-    }
-    let (site, folder) = (site(), tempfile::tempdir().unwrap());
+    let Some((site, folder)) = to_mount(site) else { return };
     let mount = Mounted::start(&site, folder.path(), &[]);
     let root = mount.root();
     for journal in ["delete", "wal"] {
@@ -122,10 +116,7 @@ print('right')
 
 #[test]
 fn scientific_files_are_made_and_read() {
-    if !can_mount() {
-        return;
-    }
-    let (site, folder) = (site(), tempfile::tempdir().unwrap());
+    let Some((site, folder)) = to_mount(site) else { return };
     let mount = Mounted::start(&site, folder.path(), &[]);
     let root = mount.root();
     let tools = std::env::var_os("PERCALE_TEST_TOOLS").map(PathBuf::from);
