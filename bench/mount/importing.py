@@ -3,12 +3,14 @@
 Makes the files, of no bytes or as many as are asked for, in directories of a thousand below the root of a native store. The
 overwrites keep size and time of modification, so that only inode and ctime tell. Beside each pass stands `find -printf`, which
 looks at every file as well: what no pass can beat. Times are those of the command, from its start until the task has ended.
+With --create the same number of files is also made through a mount, which is what an import saves.
 """
 
 import argparse
 import json
 import os
 import random
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -16,7 +18,11 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+import host  # noqa: E402
+import measures  # noqa: E402
 import one_site  # noqa: E402
+import plots  # noqa: E402
+import ways  # noqa: E402
 
 PERCALE = one_site.PERCALE
 IN_DIRECTORY = 1000
@@ -85,59 +91,105 @@ def finding(root):
     return one_site.run("find", root, "-type", "f", "-printf", "%i %s %T@ %C@\\n")
 
 
-def rounds(options, record):
-    chance = random.Random(options.seed)
-    for number in range(options.rounds):
-        with tempfile.TemporaryDirectory(prefix="percale-bench-", dir=options.folder) as folder:
-            folder = Path(folder)
-            root = folder / "raw/run"
-            make(root, options.files, options.size)
-            with one_site.site(folder) as env:
-                one_site.run(PERCALE, "store", "add", "raw", "--native", "--posix", folder / "raw", env=env)
-                process = server_of(folder)
-                idle = memory(process)
+def round_of(files, options, chance, record):
+    with tempfile.TemporaryDirectory(prefix="percale-bench-", dir=options.folder) as folder:
+        folder = Path(folder)
+        root = folder / "raw/run"
+        make(root, files, options.size)
+        with one_site.site(folder) as env:
+            one_site.run(PERCALE, "store", "add", "raw", "--native", "--posix", folder / "raw", env=env)
+            process = server_of(folder)
+            print(f"{files} files, server at rest {memory(process):.0f} MB", flush=True)
 
-                def one(what, expected):
-                    load = os.getloadavg()[0]
-                    native = finding(root)
-                    took, counts = importing(env, root, options.hash)
-                    if counts != expected:
-                        sys.exit(f"{what}: {counts} instead of {expected}")
-                    record(number, what, took, native, memory(process), load)
+            def one(what, expected):
+                load = os.getloadavg()[0]
+                native = finding(root)
+                took, counts = importing(env, root, options.hash)
+                if counts != expected:
+                    sys.exit(f"{what}: {counts} instead of {expected}")
+                record(what, took, load, native, memory(process))
 
-                print(f"{number}  {options.files} files, server at rest {idle:.0f} MB", flush=True)
-                one("first import", {"registered": options.files})
-                one("nothing new", {"unchanged": options.files})
-                chosen = overwrite(root, options.files, options.size, chance)
-                expected = {"changed": len(chosen), "unchanged": options.files - len(chosen)}
-                one(f"{len(chosen)} overwritten", expected)
+            one("first import", {"registered": files})
+            one("nothing new", {"unchanged": files})
+            chosen = overwrite(root, files, options.size, chance)
+            one(f"{len(chosen)} overwritten", {"changed": len(chosen), "unchanged": files - len(chosen)})
+            # One name, the beginning of some, and a part of some; each by a process of its own, as everything here.
+            for what, name in [("find a name", f"file-{files // 2:08}.dat"), ("find a beginning", f"file-{files // 20000:06}*"), ("find a part", "*00042*")]:
+                load = os.getloadavg()[0]
+                record(what, one_site.run(PERCALE, "find", "percale:/bench", "--name", name, env=env), load)
+
+
+def created(files, options, record):
+    """Makes as many files through a mount."""
+    load = os.getloadavg()[0]
+    with ways.made("percale", options.folder) as at:
+        began = time.monotonic()
+        make(at / "run", files, options.size)
+        record("created through a mount", time.monotonic() - began, load)
+        measures.settle(at)
+        record("created and published", time.monotonic() - began, load)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("-n", "--rounds", type=int, default=5, help="rounds (default 5)")
-    parser.add_argument("--files", type=int, default=1_000_000, help="files (default 1 000 000)")
+    parser.add_argument("--files", default="1000000", help="how many files, several with commas between (default 1000000)")
     parser.add_argument("--size", type=int, default=0, help="bytes of each (default 0)")
     parser.add_argument("--hash", default="never", choices=["now", "later", "never"], help="when they are hashed (default never)")
+    parser.add_argument("--create", action="store_true", help="also make them through a mount; needs root and /dev/fuse")
     parser.add_argument("--folder", type=Path, default=None, help="where files and catalog lie (default: memory, if there is a place)")
     parser.add_argument("--seed", type=int, default=1, help="which files are overwritten (default 1)")
-    parser.add_argument("--save", type=Path, help="write the figures there as CSV")
+    parser.add_argument("--out", type=Path, help="where the figures go (default bench/runs/<date>-<machine>-import)")
+    parser.add_argument("--no-save", action="store_true", help="print only")
     options = parser.parse_args()
     if not PERCALE.exists():
         sys.exit(f"{PERCALE} is not there: build it, or name another in PERCALE_BIN")
     memory_disk = Path("/dev/shm")
     options.folder = options.folder or (memory_disk if os.access(memory_disk, os.W_OK) else one_site.ROOT / "target")
+    chance = random.Random(options.seed)
     rows = []
+    for number in range(options.rounds):
+        for files in map(int, options.files.split(",")):
 
-    def record(number, what, seconds, native, most_mb, load):
-        row = {"round": number, "what": what, "seconds": round(seconds, 2), "find_seconds": round(native, 2),
-               "server_mb": round(most_mb), "load": round(load, 2)}
-        rows.append(row)
-        print(f"{number}  {what:16} {seconds:7.2f} s   find {native:6.2f} s   server {most_mb:5.0f} MB at most   load {load:.2f}", flush=True)
+            def record(what, seconds, load, native=None, most_mb=None):
+                rows.append({"round": number, "files": files, "what": what, "seconds": round(seconds, 3),
+                             "find_seconds": native and round(native, 2), "server_mb": most_mb and round(most_mb), "load": round(load, 2)})  # fmt: skip
+                more = f"   find {native:6.2f} s   server {most_mb:5.0f} MB at most" if native else ""
+                print(f"{number}  {files:8} {what:24} {seconds:8.3f} s   load {load:.2f}{more}", flush=True)
 
-    rounds(options, record)
-    if options.save:
-        one_site.write_csv(options.save, rows)
+            round_of(files, options, chance, record)
+            if options.create:
+                created(files, options, record)
+    print(f"\n{table(rows)}")
+    if not options.no_save:
+        save(options.out or host.default_folder("import"), rows, options)
+
+
+def table(rows):
+    """Medians of the rounds."""
+    lines = ["| files | what | s | `find` there, s | server at most, MB | load |", "|---|---|---|---|---|---|"]
+    for files, what in dict.fromkeys((row["files"], row["what"]) for row in rows):
+        mine = [row for row in rows if (row["files"], row["what"]) == (files, what)]
+        middle = {key: statistics.median(row[key] for row in mine) if mine[0][key] else "" for key in ("seconds", "find_seconds", "server_mb")}
+        loads = [row["load"] for row in mine]
+        lines.append(f"| {files:,} | {what} | {middle['seconds']:.3f} | {middle['find_seconds']} | {middle['server_mb']} | {min(loads)}–{max(loads)} |")
+    return "\n".join(lines)
+
+
+def save(folder, rows, options):
+    folder.mkdir(parents=True, exist_ok=True)
+    one_site.write_csv(folder / "raw.csv", rows)
+    described = host.setup(PERCALE, f"bench/run importing {' '.join(sys.argv[1:])}", {})
+    (folder / "setup.json").write_text(json.dumps(described, indent=1) + "\n")
+    series = {}
+    for row in rows:
+        if row["what"] in ("first import", "nothing new", "created through a mount"):
+            series.setdefault(row["what"], []).append((row["files"], row["seconds"]))
+    drawn = plots.curves(folder / "import.svg", f"Import of files of {options.size} bytes", "files", "s", series, log=True)
+    parts = [f"# Import, {described['date']}\n\n{described['processor']}, Linux {described['kernel']}; commit {described['commit']}; medians of the rounds.\n"]
+    parts += [table(rows), *(f"\n![{plot.stem}]({plot.name})\n" for plot in drawn)]
+    (folder / "summary.md").write_text("\n".join(parts))
+    print(f"written to {folder}")
 
 
 if __name__ == "__main__":

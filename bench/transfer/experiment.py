@@ -16,10 +16,12 @@ import signal
 import sys
 from pathlib import Path
 
-import record
-import sets
-from experiments import ALL
-from sites import PERCALE
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+import host  # noqa: E402
+import record  # noqa: E402
+import sets  # noqa: E402
+from experiments import ALL  # noqa: E402
+from sites import PERCALE  # noqa: E402
 
 
 def parse():
@@ -79,7 +81,7 @@ def main():
             rows = [{key: str(value) if key in ("streams", "at_once") else value for key, value in row.items()} for row in lines.rows]
             print("\n" + experiment.summarise(rows), flush=True)
             if not options.no_save:
-                record.save(options.out or record.default_folder(), lines.rows, PERCALE)
+                record.save(options.out or host.default_folder(), lines.rows, PERCALE)
     sys.exit("some transfers failed" if failed else 0)
 
 

@@ -11,7 +11,7 @@ import tempfile
 import time
 from pathlib import Path
 
-import record
+import host
 import sets
 from net import Emulated, Loopback
 from sites import PERCALE, fabric, remove
@@ -32,7 +32,7 @@ class Lab:
     def __init__(self, options, lines, net, folder):
         self.options, self.lines, self.net, self.folder = options, lines, net, folder
         self.rounds, self.quick = options.rounds, options.quick
-        self.medium = record.medium(folder)
+        self.medium = host.medium(folder)
         self.load = 0.0
         self.near = self.far = None
 

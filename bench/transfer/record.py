@@ -5,18 +5,11 @@ summary and the plots are made anew from all lines.
 """
 
 import csv
-import datetime
 import importlib
 import json
-import os
-import platform
-import re
-import shutil
-import subprocess
 import sys
-from pathlib import Path
 
-from net import ROOT
+import host
 
 COLUMNS = (
     "experiment", "net", "medium", "tool", "action", "case", "files", "bytes", "streams", "at_once", "round",
@@ -24,50 +17,10 @@ COLUMNS = (
 )  # fmt: skip
 # Where a number is read back from raw.csv.
 NUMBERS = {"files": int, "bytes": int, "round": int, "seconds": float, "value": float, "ok": int, "load": float, "max_late_us": int}
-# What tells whether a machine is as another one.
-SYSCTLS = ("net/ipv4/tcp_congestion_control", "net/ipv4/tcp_rmem", "net/ipv4/tcp_wmem", "net/core/default_qdisc")
 VERSIONS = {
     "iperf3": ["iperf3", "--version"], "globus-url-copy": ["globus-url-copy", "-version"], "aria2c": ["aria2c", "--version"],
     "nginx": ["nginx", "-v"], "xrootd": ["xrootd", "-v"], "rsync": ["rsync", "--version"], "rclone": ["rclone", "version"], "ssh": ["ssh", "-V"],
 }  # fmt: skip
-
-
-def cpu():
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    return next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.machine())
-
-
-def machine():
-    """A short name of processor and cores, such as `amd-epyc-7763-2c`."""
-    words = re.sub(r"\((R|TM|C)\)|\d+-Core|Processor|CPU|@.*", " ", cpu(), flags=re.I)
-    return "-".join([*re.findall(r"[a-z0-9]+", words.lower()), f"{os.cpu_count()}c"])
-
-
-def default_folder():
-    return ROOT / f"bench/runs/{datetime.date.today().isoformat()}-{machine()}"
-
-
-def medium(folder):
-    """`memory`, or the file system that the files lie on."""
-    done = subprocess.run(["findmnt", "-no", "FSTYPE", "-T", folder], capture_output=True, text=True)
-    # Of several that lie over each other, the last one is seen.
-    kind = next(reversed(done.stdout.split()), "unknown")
-    return "memory" if kind == "tmpfs" else kind
-
-
-def setup(binary):
-    first = lambda argv: next(iter(subprocess.run(argv, capture_output=True, text=True, stdin=subprocess.DEVNULL).stdout.splitlines()), "")
-    either = lambda argv: (lambda done: (done.stdout or done.stderr).strip().splitlines()[:1])(subprocess.run(argv, capture_output=True, text=True))
-    return {
-        "date": datetime.date.today().isoformat(),
-        "processor": f"{os.cpu_count()} x {cpu()}",
-        "memory_gib": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 30,
-        "kernel": platform.release(),
-        "commit": first(["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"]),
-        "percale": first([binary, "--version"]),
-        "sysctl": {name: Path(f"/proc/sys/{name}").read_text().strip() for name in SYSCTLS if Path(f"/proc/sys/{name}").exists()},
-        "tools": {name: "".join(either(argv)) for name, argv in VERSIONS.items() if shutil.which(argv[0])},
-    }
 
 
 class Record:
@@ -112,7 +65,7 @@ def save(folder, rows, binary):
         table = csv.DictWriter(file, COLUMNS)
         table.writeheader()
         table.writerows(rows)
-    described = setup(binary) | {"command": f"bench/run transfer {' '.join(sys.argv[1:])}"}
+    described = host.setup(binary, f"bench/run transfer {' '.join(sys.argv[1:])}", VERSIONS)
     (folder / "setup.json").write_text(json.dumps(described, indent=1) + "\n")
     rows = read(folder)
     parts = [

@@ -1,0 +1,57 @@
+"""The machine that a benchmark runs on, as its results describe it."""
+
+import datetime
+import os
+import platform
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+# What tells whether a machine is as another one.
+SYSCTLS = ("net/ipv4/tcp_congestion_control", "net/ipv4/tcp_rmem", "net/ipv4/tcp_wmem", "net/core/default_qdisc")
+
+
+def cpu():
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    return next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+def machine():
+    """A short name of processor and cores, such as `amd-epyc-7763-2c`."""
+    words = re.sub(r"\((R|TM|C)\)|\d+-Core|Processor|CPU|@.*", " ", cpu(), flags=re.I)
+    return "-".join([*re.findall(r"[a-z0-9]+", words.lower()), f"{os.cpu_count()}c"])
+
+
+def default_folder(*more):
+    """Where the figures of today go."""
+    return ROOT / "bench/runs" / "-".join([datetime.date.today().isoformat(), machine(), *more])
+
+
+def medium(folder):
+    """`memory`, or the file system that the files lie on."""
+    done = subprocess.run(["findmnt", "-no", "FSTYPE", "-T", folder], capture_output=True, text=True)
+    # Of several that lie over each other, the last one is seen.
+    kind = next(reversed(done.stdout.split()), "unknown")
+    return "memory" if kind == "tmpfs" else kind
+
+
+def _first_line(argv):
+    done = subprocess.run([str(word) for word in argv], capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    return next(iter((done.stdout or done.stderr).strip().splitlines()), "")
+
+
+def setup(binary, command, tools):
+    """Describes the machine, and the versions of those `tools` {name: command that says its version} that are installed."""
+    return {
+        "date": datetime.date.today().isoformat(),
+        "processor": f"{os.cpu_count()} x {cpu()}",
+        "memory_gib": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 30,
+        "kernel": platform.release(),
+        "commit": _first_line(["git", "-C", ROOT, "rev-parse", "--short", "HEAD"]),
+        "percale": _first_line([binary, "--version"]),
+        "sysctl": {name: Path(f"/proc/sys/{name}").read_text().strip() for name in SYSCTLS if Path(f"/proc/sys/{name}").exists()},
+        "tools": {name: _first_line(argv) for name, argv in tools.items() if shutil.which(argv[0])},
+        "command": command,
+    }
