@@ -4,7 +4,7 @@ use percale_core::digest::Digest;
 use percale_core::ids::{EntryId, StoreId, VersionId};
 use percale_core::state::ReplicaState;
 use percale_core::tree::RootHash;
-use percale_core::{ObjectPath, Timestamp};
+use percale_core::{FileMode, ObjectPath, Timestamp};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -58,6 +58,10 @@ pub struct Content {
     /// When its owner last modified it.
     #[schema(value_type = String, format = "date-time")]
     pub mtime: Timestamp,
+    /// The permission bits that its owner gave it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, example = "0644")]
+    pub mode: Option<FileMode>,
     /// Other digests that are known, `algorithm:hex`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(value_type = Vec<String>)]
@@ -84,6 +88,20 @@ pub struct Replica {
     /// Where it lies in the store. Only for those who manage the path.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
+}
+
+/// What its owner says of an object, besides its bytes. What is absent stays as it is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Attributes {
+    /// When it was modified.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, format = "date-time")]
+    pub mtime: Option<Timestamp>,
+    /// Its permission bits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, example = "0644")]
+    pub mode: Option<FileMode>,
 }
 
 /// Moves an entry.

@@ -3,7 +3,7 @@
 use percale_core::access::Caller;
 use percale_core::ids::StoreId;
 use percale_core::tree::RootHash;
-use percale_core::{ByteCount, ObjectPath, Position};
+use percale_core::{ByteCount, FileMode, ObjectPath, Position};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -125,6 +125,9 @@ pub struct FoundFile {
     /// When it was last modified.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mtime_us: Option<i64>,
+    /// Its permission bits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<FileMode>,
     /// The root of its hash tree, if it was hashed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub root: Option<RootHash>,

@@ -2,11 +2,12 @@
 
 use percale_core::ids::{EntryId, Fence, LeaseId, StoreId, VersionId};
 use percale_core::tree::RootHash;
-use percale_core::{ObjectPath, Timestamp};
+use percale_core::{FileMode, ObjectPath, Timestamp};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::Problem;
+use crate::entries::Attributes;
 use crate::uploads::Condition;
 
 /// Opens a session.
@@ -92,6 +93,10 @@ pub enum MountChange {
         /// When it was last modified.
         #[schema(value_type = String, format = "date-time")]
         mtime: Timestamp,
+        /// Its permission bits.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[schema(value_type = Option<String>, example = "0644")]
+        mode: Option<FileMode>,
         /// What must be there.
         #[serde(default)]
         condition: Condition,
@@ -113,6 +118,14 @@ pub enum MountChange {
         /// The store.
         #[schema(value_type = String, format = "uuid")]
         store: StoreId,
+    },
+    /// Its owner says something else of an object, whose version stays.
+    SetAttributes {
+        /// Where.
+        #[schema(value_type = String)]
+        path: ObjectPath,
+        /// What.
+        attributes: Attributes,
     },
     /// A collection is made; one that is there is `already_exists`.
     MakeCollection {
@@ -147,6 +160,7 @@ impl MountChange {
             Self::Publish { path, .. }
             | Self::Writing { path, .. }
             | Self::Written { path, .. }
+            | Self::SetAttributes { path, .. }
             | Self::MakeCollection { path }
             | Self::Remove { path } => path,
             Self::Move { from, .. } => from,

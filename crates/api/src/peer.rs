@@ -6,7 +6,7 @@ use percale_core::ids::{EntryId, SiteId, SpaceId, StoreId, TaskId, VersionId};
 use percale_core::path::SpaceName;
 use percale_core::state::ReplicaState;
 use percale_core::tree::RootHash;
-use percale_core::{ByteCount, ObjectPath, Position, Timestamp};
+use percale_core::{ByteCount, FileMode, ObjectPath, Position, Timestamp};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use uuid::Uuid;
@@ -309,6 +309,9 @@ pub struct Publication {
     pub root: RootHash,
     /// When its owner last modified it.
     pub mtime_us: Option<i64>,
+    /// Its permission bits; those of the object that is there if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<FileMode>,
     /// Further digests.
     #[serde(default)]
     pub digests: Vec<Digest>,

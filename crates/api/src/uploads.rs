@@ -4,7 +4,7 @@ use percale_core::digest::Digest;
 use percale_core::ids::{LeaseId, SpaceId, VersionId};
 use percale_core::range::RangeSet;
 use percale_core::tree::{GroupHash, RootHash};
-use percale_core::{ByteRange, ObjectPath, Timestamp};
+use percale_core::{ByteRange, FileMode, ObjectPath, Timestamp};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -43,6 +43,10 @@ pub struct NewUpload {
     #[serde(default)]
     #[schema(value_type = Option<String>, format = "date-time")]
     pub mtime: Option<Timestamp>,
+    /// Its permission bits; those of the object that is there if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, example = "0644")]
+    pub mode: Option<FileMode>,
 }
 
 /// A resumable upload.
@@ -149,6 +153,10 @@ pub struct PushItem {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = "date-time")]
     pub mtime: Option<Timestamp>,
+    /// Its permission bits; those of the object that is there if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, example = "0644")]
+    pub mode: Option<FileMode>,
 }
 
 /// What a DONE frame says: the root of all that was sent of the item.

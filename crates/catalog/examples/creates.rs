@@ -153,6 +153,7 @@ impl Bench {
                 identity: Some("2049:1234567".into()),
                 size: Some(ByteCount(10_000)),
                 mtime: None,
+                mode: None,
             });
         }
         let mut commits = Vec::with_capacity(paths.len());

@@ -86,6 +86,7 @@ fn folder(n: usize) -> Result<NativeFolder, Failed> {
         size: ByteCount(0),
         generation: format!("{}:0:1763800000123456789:1763800000123456789", n * FILES + file),
         mtime: Some(Timestamp::from_micros(1_763_800_000_123_456)),
+        mode: None,
         root: None,
     });
     Ok(NativeFolder {

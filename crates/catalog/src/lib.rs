@@ -51,7 +51,7 @@ pub use follow::SpaceSnapshot;
 pub use model::*;
 pub use publish::MAX_PUBLISH;
 pub use record::{
-    CreatedItem, GrantItem, MovedItem, PublishedItem, RecordChange, RemovedItem, ReplicaItem,
+    ChangedItem, CreatedItem, GrantItem, MovedItem, PublishedItem, RecordChange, RemovedItem, ReplicaItem,
     ReplicaRemovedItem, SpaceBody, SpaceMovedBody, SpacePromotedBody,
 };
 pub use register::MAX_REGISTER;

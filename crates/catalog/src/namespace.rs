@@ -11,8 +11,8 @@ use crate::batch::{Batch, Mark, PathLock, Walk, Wants, Written};
 use crate::catalog::Catalog;
 use crate::engine::{Change, Tx};
 use crate::error::{Error, ErrorKind, Result, missing};
-use crate::model::{Changed, Entry, RenameOptions};
-use crate::record::{CreatedItem, Items, MovedItem, kind};
+use crate::model::{Changed, Content, Entry, FileAttributes, RenameOptions};
+use crate::record::{ChangedItem, CreatedItem, Items, MovedItem, kind};
 use crate::rows::Lock;
 use crate::rows::entry::{self, EntryRow};
 use crate::rows::publish::actor;
@@ -49,6 +49,19 @@ impl Catalog {
             return Err(Error::unsupported(message));
         }
         self.change(Rename { caller: caller.clone(), from: from.clone(), to: to.clone(), options }).await
+    }
+
+    /// Sets what its owner says of an object, whose version stays.
+    ///
+    /// # Errors
+    /// `IsCollection`: of collections nothing is kept.
+    pub async fn set_attributes(
+        &self,
+        caller: &Caller,
+        path: &ObjectPath,
+        attributes: FileAttributes,
+    ) -> Result<Changed> {
+        self.change(SetAttributes { caller: caller.clone(), path: path.clone(), attributes }).await
     }
 }
 
@@ -255,6 +268,49 @@ impl Change for Rename {
         };
         let mark = batch.record(sp, &actor(caller), kind::ENTRIES_MOVED, &Items { items: vec![item] })?;
         Ok(Draft { entry: moved.to_entry(space), is_changed: true, mark })
+    }
+
+    fn finish(self, draft: Draft, written: &Written) -> Changed {
+        finish(draft, written)
+    }
+}
+
+struct SetAttributes {
+    caller: Caller,
+    path: ObjectPath,
+    attributes: FileAttributes,
+}
+
+impl Change for SetAttributes {
+    type Draft = Draft;
+    type Out = Changed;
+
+    fn want(&self, wants: &mut Wants) {
+        wants.path(&self.path, PathLock::CHANGE, &self.caller);
+    }
+
+    async fn run<T: Tx>(&self, batch: &mut Batch<'_, T>) -> Result<Draft> {
+        let Self { caller, path, attributes: FileAttributes { mtime, mode } } = self;
+        let walk = batch.enter(caller, Permission::Write, path, PathLock::CHANGE).await?;
+        let (sp, space) = (walk.space.sp, walk.space.space.id);
+        let Some(entry) = walk.target() else {
+            return Err(match walk.last()?.is_collection() {
+                true => Error::new(ErrorKind::NotFound, missing(path)),
+                false => through_object(path),
+            });
+        };
+        let Some(old) = &entry.content else {
+            let message = format!("{path} is a collection, of which no times and permission bits are kept");
+            return Err(Error::new(ErrorKind::IsCollection, message));
+        };
+        let content = Content { mtime: mtime.or(old.mtime), mode: mode.or(old.mode), ..old.clone() };
+        if content == *old {
+            return Ok(Draft { entry: entry.to_entry(space), is_changed: false, mark: batch.no_record(sp) });
+        }
+        let item = ChangedItem { id: EntryId(entry.id), mtime: *mtime, mode: *mode };
+        let changed = batch.change(EntryRow { content: Some(content), ..(**entry).clone() });
+        let mark = batch.record(sp, &actor(caller), kind::OBJECTS_CHANGED, &Items { items: vec![item] })?;
+        Ok(Draft { entry: changed.to_entry(space), is_changed: true, mark })
     }
 
     fn finish(self, draft: Draft, written: &Written) -> Changed {

@@ -176,7 +176,13 @@ async fn prepare_one<T: Tx>(
         identity: wanted.identity.clone(),
         path: Some(path.clone()),
     };
-    let body = IntentBody { v: 1, actor: actor(caller), path: Some(path.clone()), mtime: wanted.mtime };
+    let body = IntentBody {
+        v: 1,
+        actor: actor(caller),
+        path: Some(path.clone()),
+        mtime: wanted.mtime,
+        mode: wanted.mode,
+    };
     batch.add_intent(StoredIntent { sp, st: store.st, row, body });
     Ok(intent)
 }
@@ -241,6 +247,7 @@ async fn commit_one<T: Tx>(batch: &mut Batch<'_, T>, commit: &Commit) -> Result<
         size: commit.size,
         root: commit.root,
         mtime: commit.mtime.or(body.mtime),
+        mode: body.mode,
         digests: commit.digests.clone(),
     };
     let decided = version::add(batch, &body.actor, place, intent.base, content, copy).await?;

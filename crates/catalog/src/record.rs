@@ -10,7 +10,7 @@ use percale_core::ids::{EntryId, SiteId, SpaceId, StoreId, VersionId};
 use percale_core::path::SpaceName;
 use percale_core::state::ReplicaState;
 use percale_core::tree::RootHash;
-use percale_core::{ByteCount, Position, Timestamp};
+use percale_core::{ByteCount, FileMode, Position, Timestamp};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -26,6 +26,7 @@ pub(crate) mod kind {
     pub const SPACE_PROMOTED: &str = "space.promoted";
     pub const ENTRIES_CREATED: &str = "entries.created";
     pub const OBJECTS_PUBLISHED: &str = "objects.published";
+    pub const OBJECTS_CHANGED: &str = "objects.changed";
     pub const ENTRIES_MOVED: &str = "entries.moved";
     pub const ENTRIES_REMOVED: &str = "entries.removed";
     pub const REPLICAS_CHANGED: &str = "replicas.changed";
@@ -127,6 +128,9 @@ pub struct PublishedItem {
     pub root: Option<RootHash>,
     /// The modification time that its owner gave it.
     pub mtime: Option<Timestamp>,
+    /// The permission bits that its owner gave it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<FileMode>,
     /// The version that it replaced.
     pub base: Option<VersionId>,
     /// Its first copy.
@@ -134,6 +138,19 @@ pub struct PublishedItem {
     /// Further digests.
     #[serde(default)]
     pub digests: Vec<Digest>,
+}
+
+/// An object of which something else is said, while its version stays.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ChangedItem {
+    /// The object.
+    pub id: EntryId,
+    /// When it was modified; nothing if that stays.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mtime: Option<Timestamp>,
+    /// Its permission bits; nothing if they stay.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<FileMode>,
 }
 
 /// An entry that has another place or name.
@@ -228,6 +245,8 @@ pub enum RecordChange {
     EntriesCreated(Vec<CreatedItem>),
     /// Objects have new versions.
     ObjectsPublished(Vec<PublishedItem>),
+    /// Objects have other times or permission bits.
+    ObjectsChanged(Vec<ChangedItem>),
     /// Entries have other places or names.
     EntriesMoved(Vec<MovedItem>),
     /// Entries are gone.
@@ -256,6 +275,7 @@ impl Record {
             kind::SPACE_PROMOTED => RecordChange::SpacePromoted(self.decode()?),
             kind::ENTRIES_CREATED => RecordChange::EntriesCreated(self.items()?),
             kind::OBJECTS_PUBLISHED => RecordChange::ObjectsPublished(self.items()?),
+            kind::OBJECTS_CHANGED => RecordChange::ObjectsChanged(self.items()?),
             kind::ENTRIES_MOVED => RecordChange::EntriesMoved(self.items()?),
             kind::ENTRIES_REMOVED => RecordChange::EntriesRemoved(self.items()?),
             kind::REPLICAS_CHANGED => RecordChange::ReplicasChanged(self.items()?),
@@ -323,6 +343,7 @@ mod tests {
                 RecordChange::SpacePromoted(body) => serde_json::to_value(body),
                 RecordChange::EntriesCreated(items) => serde_json::to_value(Items { items }),
                 RecordChange::ObjectsPublished(items) => serde_json::to_value(Items { items }),
+                RecordChange::ObjectsChanged(items) => serde_json::to_value(Items { items }),
                 RecordChange::EntriesMoved(items) => serde_json::to_value(Items { items }),
                 RecordChange::EntriesRemoved(items) => serde_json::to_value(Items { items }),
                 RecordChange::ReplicasChanged(items) => serde_json::to_value(Items { items }),
@@ -333,7 +354,7 @@ mod tests {
             assert_eq!(again.unwrap(), sample.body, "{}", sample.kind);
             kinds.push(sample.kind);
         }
-        assert_eq!(kinds.len(), 12, "a sample of each kind");
+        assert_eq!(kinds.len(), 14, "a sample of each kind, and of what was added to one");
     }
 
     #[test]

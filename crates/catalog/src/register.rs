@@ -413,8 +413,8 @@ async fn known_file<T: Tx>(
     // Not as it was read past the batch, which may know more of it.
     let row = crate::replica::copy_of(batch, at.sp, copy.replica.version, copy.replica.store).await?;
     let state = file.root.map_or(ReplicaState::Unverified, |_| ReplicaState::Good);
-    let NativeFile { size, generation, mtime, root, .. } = file;
-    let now = FileState { size: *size, generation, mtime: *mtime, state, root: *root };
+    let NativeFile { size, generation, mtime, mode, root, .. } = file;
+    let now = FileState { size: *size, generation, mtime: *mtime, mode: *mode, state, root: *root };
     let (item, stale) = change_file(batch, &row, &entry, &old, now).await?;
     decided.published.push(item);
     decided.stale.extend(stale);
@@ -430,7 +430,7 @@ async fn new_file<T: Tx>(
     file: &NativeFile,
     decided: &mut Decided,
 ) -> Result<Registered> {
-    let NativeFile { name, size, generation, mtime, root } = file;
+    let NativeFile { name, size, generation, mtime, mode, root } = file;
     let now = batch.now();
     let (id, version) = (batch.next_id(at.sp).await?, VersionId(batch.next_id(at.sp).await?));
     let replica = Replica {
@@ -449,6 +449,7 @@ async fn new_file<T: Tx>(
         size: *size,
         root: *root,
         mtime: *mtime,
+        mode: *mode,
         base: None,
         replica: ReplicaItem::new(&replica, None),
         digests: Vec::new(),
@@ -461,7 +462,14 @@ async fn new_file<T: Tx>(
         kind: EntryKind::Object,
         created: now,
         modified: now,
-        content: Some(Content { version, size: *size, root: *root, mtime: *mtime, digests: Vec::new() }),
+        content: Some(Content {
+            version,
+            size: *size,
+            root: *root,
+            mtime: *mtime,
+            mode: *mode,
+            digests: Vec::new(),
+        }),
     });
     let Place { sp, st, is_own, .. } = *at;
     decided.replicas.push(ReplicaRow { sp, st, entry: id, is_own, replica });

@@ -299,6 +299,7 @@ async fn publish_one<T: Tx>(
         size: publication.size,
         root: publication.root,
         mtime: publication.mtime,
+        mode: publication.mode,
         digests: publication.digests.clone(),
     };
     let copy = FirstCopy {

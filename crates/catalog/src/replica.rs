@@ -183,7 +183,7 @@ impl Change for NativeChanged {
     type Out = Committed;
 
     async fn run<T: Tx>(&self, batch: &mut Batch<'_, T>) -> Result<NativeDraft> {
-        let NativeChange { version, store, size, generation, mtime, state, .. } = &self.change;
+        let NativeChange { version, store, size, generation, mtime, mode, state, .. } = &self.change;
         if batch.store(*store).await?.store.layout != StoreLayout::Native {
             return Err(Error::unsupported(format!("files on the managed store {store} do not change")));
         }
@@ -211,7 +211,8 @@ impl Change for NativeChanged {
             return Err(Error::new(ErrorKind::Conflict { version: Some(*version) }, message));
         }
         let path = batch.path_of(sp, entry.id).await?;
-        let file = FileState { size: *size, generation, mtime: *mtime, state: *state, root: None };
+        let file =
+            FileState { size: *size, generation, mtime: *mtime, mode: *mode, state: *state, root: None };
         let (item, stale) = change_file(batch, &row, &entry, &old, file).await?;
         let new_version = item.version;
         let who = actor(&self.actor);
@@ -233,6 +234,7 @@ pub(crate) struct FileState<'a> {
     pub size: percale_core::ByteCount,
     pub generation: &'a str,
     pub mtime: Option<percale_core::Timestamp>,
+    pub mode: Option<percale_core::FileMode>,
     pub state: ReplicaState,
     pub root: Option<percale_core::tree::RootHash>,
 }
@@ -246,7 +248,8 @@ pub(crate) async fn change_file<T: Tx>(
     old: &Content,
     file: FileState<'_>,
 ) -> Result<(PublishedItem, Vec<ReplicaItem>)> {
-    let FileState { size, generation, mtime, state, root } = file;
+    let FileState { size, generation, mtime, mode, state, root } = file;
+    let mode = mode.or(old.mode);
     let sp = row.sp;
     let (now, version) = (batch.now(), VersionId(batch.next_id(sp).await?));
     let replica = Replica {
@@ -269,7 +272,7 @@ pub(crate) async fn change_file<T: Tx>(
             superseded: now,
         });
     }
-    let content = Content { version, size, root, mtime, digests: Vec::new() };
+    let content = Content { version, size, root, mtime, mode, digests: Vec::new() };
     batch.change(EntryRow { modified: now, content: Some(content), ..entry.clone() });
     let item = PublishedItem {
         id: EntryId(entry.id),
@@ -279,6 +282,7 @@ pub(crate) async fn change_file<T: Tx>(
         size,
         root,
         mtime,
+        mode,
         base: Some(old.version),
         replica: ReplicaItem::new(&replica, None),
         digests: Vec::new(),

@@ -2,15 +2,16 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use bytes::{Bytes, BytesMut};
+use percale_api::entries::Content;
 use percale_core::tree::{GROUP_SIZE, HashTree, RootHash, TreeHasher, group_count, group_range};
-use percale_core::{ByteCount, ErrorCode, Timestamp};
+use percale_core::{ByteCount, ErrorCode, FileMode, Timestamp};
 use percale_mover::ReceivedGroups;
 
 use crate::error::{Error, ErrorKind};
@@ -56,6 +57,7 @@ pub(crate) struct Source {
     file: File,
     path: PathBuf,
     pub fingerprint: Fingerprint,
+    pub mode: FileMode,
 }
 
 impl Source {
@@ -66,7 +68,12 @@ impl Source {
         if !metadata.is_file() {
             return Err(cannot(io::Error::new(io::ErrorKind::IsADirectory, "it is not a regular file")));
         }
-        Ok(Self { file, path: path.to_owned(), fingerprint: Fingerprint::of(&metadata) })
+        Ok(Self {
+            file,
+            path: path.to_owned(),
+            fingerprint: Fingerprint::of(&metadata),
+            mode: FileMode::of(metadata.mode()),
+        })
     }
 
     pub fn size(&self) -> ByteCount {
@@ -265,10 +272,13 @@ impl PartFile {
         });
     }
 
-    /// Flushes the bytes, gives the file its time and its name.
-    pub fn publish(self, mtime: Timestamp, overwrite: bool, flush: bool) -> crate::Result<()> {
+    /// Flushes the bytes, gives the file what the owner said of its content, and its name.
+    pub fn publish(self, content: &Content, overwrite: bool, flush: bool) -> crate::Result<()> {
         let cannot = |error| Error::local("write a local file", &self.destination, error);
-        set_mtime(&self.file, mtime).map_err(cannot)?;
+        set_mtime(&self.file, content.mtime).map_err(cannot)?;
+        if let Some(mode) = content.mode {
+            set_mode(&self.file, mode).map_err(cannot)?;
+        }
         if flush {
             let failed = self.behind.failed.lock().unwrap_or_else(PoisonError::into_inner);
             self.file.sync_all().map_err(cannot)?;
@@ -314,6 +324,13 @@ pub(crate) fn part_path(destination: &Path) -> crate::Result<PathBuf> {
     hidden.push(&name[..end]);
     hidden.push(PART_SUFFIX);
     Ok(destination.with_file_name(hidden))
+}
+
+/// Sets the permission bits, as far as the user's mask lets new files have them: whoever may read may also execute.
+fn set_mode(file: &File, mode: FileMode) -> io::Result<()> {
+    let made_with = file.metadata()?.mode();
+    let allowed = made_with | ((made_with & 0o444) >> 2);
+    file.set_permissions(fs::Permissions::from_mode(u32::from(mode.bits()) & allowed))
 }
 
 /// Sets the modification time.
@@ -371,6 +388,8 @@ pub(crate) fn flush_file_system(directory: &Path) -> crate::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use percale_core::ids::VersionId;
+
     use super::*;
 
     #[test]
@@ -435,13 +454,22 @@ mod tests {
         part.write(2 * GROUP_SIZE, &content[2 * group..]).unwrap();
         assert!(part.received(&tree).unwrap().is_complete());
         let mtime: Timestamp = "2001-02-03T04:05:06.789Z".parse().unwrap();
-        part.publish(mtime, false, true).unwrap();
+        let said = |mode| Content {
+            version: VersionId(1),
+            size: content.len() as u64,
+            root: None,
+            mtime,
+            mode,
+            digests: Vec::new(),
+        };
+        part.publish(&said(Some(FileMode::of(0o750))), false, true).unwrap();
+        assert_eq!(fs::metadata(&destination).unwrap().mode() & 0o700, 0o700);
         assert_eq!(fs::read(&destination).unwrap(), content);
         assert_eq!(Fingerprint::of(&fs::metadata(&destination).unwrap()).mtime(), mtime);
 
         let part = PartFile::open(&destination, 1).unwrap();
         part.write(0, b"x").unwrap();
-        assert_eq!(part.publish(mtime, false, false).unwrap_err().code(), ErrorCode::AlreadyExists);
+        assert_eq!(part.publish(&said(None), false, false).unwrap_err().code(), ErrorCode::AlreadyExists);
         assert_eq!(fs::read(&destination).unwrap(), content);
         PartFile::open(&destination, 1).unwrap().discard();
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);

@@ -265,8 +265,9 @@ fn produce_file(
     pieces: &Pieces,
     progress: &Progress,
 ) -> Option<Produced> {
-    let announce = |encoder: &mut Encoder, size, mtime| {
-        let info = PushItem { path: file.target.clone(), condition: file.condition(), parents: true, mtime };
+    let announce = |encoder: &mut Encoder, size, mtime, mode| {
+        let info =
+            PushItem { path: file.target.clone(), condition: file.condition(), parents: true, mtime, mode };
         encoder.item(size, &to_json(&info))
     };
     let mut moved = 0;
@@ -274,7 +275,7 @@ fn produce_file(
         Ok(source) => source,
         Err(error) => {
             // Announced all the same: the answer has a result for each file.
-            let item = announce(encoder, percale_core::ByteCount::ZERO, None);
+            let item = announce(encoder, percale_core::ByteCount::ZERO, None, None);
             encoder.fail(item, &to_json(&Problem::new(error.code(), "the sender cannot read it")));
             return pieces.send(encoder).then_some(Produced {
                 target: file.target.clone(),
@@ -284,13 +285,13 @@ fn produce_file(
             });
         }
     };
-    let (size, mtime) = (source.size(), Some(source.fingerprint.mtime()));
+    let (size, mtime, mode) = (source.size(), Some(source.fingerprint.mtime()), Some(source.mode));
     let mut send = |encoder: &mut Encoder| -> Result<Option<RootHash>, Error> {
         if size.0 <= GROUP_SIZE {
             // Known before the ITEM is written, since the one group is the whole content.
             let bytes = source.group(0, pool);
             let hash = bytes.as_ref().ok().map(|bytes| hash_group(size, 0, bytes));
-            let item = announce(encoder, size, mtime);
+            let item = announce(encoder, size, mtime, mode);
             let (bytes, hash) = (bytes.map_err(|error| (item, error)), hash);
             let bytes = fail(encoder, bytes)?;
             if let Some(hash) = hash {
@@ -303,7 +304,7 @@ fn produce_file(
             encoder.done(item, &to_json(&ItemDone { root }));
             return Ok(root);
         }
-        let item = announce(encoder, size, mtime);
+        let item = announce(encoder, size, mtime, mode);
         let mut hashes = Vec::new();
         for index in 0..group_count(size) {
             let bytes = fail(encoder, source.group(index, pool).map_err(|error| (item, error)))?;

@@ -201,6 +201,7 @@ async fn open(client: &Client, plan: &UploadPlan, source: &Source) -> crate::Res
         condition: plan.condition,
         parents: true,
         mtime: Some(source.fingerprint.mtime()),
+        mode: Some(source.mode),
     };
     let upload = client.open_upload(&new).await?;
     let (id, fingerprint, condition) = (upload.id, source.fingerprint, plan.condition);

@@ -11,6 +11,7 @@
 //! | [`access`] | subjects, permissions, and the one function that decides |
 //! | [`state`] | the states of replicas, leases and tasks, and which may follow which |
 //! | [`position`] | a place in a space's journal |
+//! | [`FileMode`] | permission bits that programs see |
 //! | [`time`] | [`Timestamp`], microseconds since 1970 |
 //! | [`ErrorCode`] | the stable codes of `spec/errors.yaml` |
 
@@ -18,6 +19,7 @@ pub mod access;
 pub mod digest;
 mod error_codes;
 pub mod ids;
+mod mode;
 pub mod path;
 pub mod position;
 pub mod range;
@@ -27,6 +29,7 @@ pub mod time;
 pub mod tree;
 
 pub use error_codes::{ErrorCode, UnknownErrorCode};
+pub use mode::{FileMode, InvalidFileMode};
 pub use path::ObjectPath;
 pub use position::Position;
 pub use range::{ByteCount, ByteRange};

@@ -10,7 +10,7 @@ use percale_api::mounts::{MountChange, MountChanges, MountDone, MountResult};
 use percale_api::uploads::Condition;
 use percale_client::put::PutOptions;
 use percale_client::{Item, Outcome};
-use percale_core::{ErrorCode, ObjectPath, Position, Timestamp};
+use percale_core::{ErrorCode, FileMode, ObjectPath, Position, Timestamp};
 use tokio::sync::{Notify, oneshot};
 
 use crate::error::errno;
@@ -48,6 +48,8 @@ pub struct Staged {
     pub inode: u64,
     /// When it was modified.
     pub mtime: Timestamp,
+    /// Its permission bits.
+    pub mode: FileMode,
     /// What must be there.
     pub condition: Condition,
 }
@@ -343,6 +345,7 @@ async fn send(shared: &Shared, batch: &[Change]) -> Vec<Result<MountDone, Refuse
             token: staged.place.token.to_string(),
             size: staged.size,
             mtime: staged.mtime,
+            mode: Some(staged.mode),
             condition: staged.condition,
         }),
     };
@@ -464,8 +467,9 @@ fn published(shared: &Shared, number: u64, staged: &Staged, done: &MountDone) {
         if let Some(version) = done.version {
             let is_newest = crate::names::is_older(object.content.as_ref(), version);
             if is_newest {
-                let (size, mtime) = (staged.size, staged.mtime);
-                object.content = Some(Content { version, size, root: done.root, mtime, digests: Vec::new() });
+                let (size, mtime, mode) = (staged.size, staged.mtime, Some(staged.mode));
+                let root = done.root;
+                object.content = Some(Content { version, size, root, mtime, mode, digests: Vec::new() });
                 object.copy = copy;
             } else if object.copy.is_none() {
                 object.copy = copy;

@@ -11,10 +11,10 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use fuser::{BackingId, Errno};
-use percale_api::entries::Content;
+use percale_api::entries::{Attributes, Content};
 use percale_api::mounts::MountChange;
 use percale_api::uploads::Condition;
-use percale_core::{ObjectPath, Timestamp};
+use percale_core::{FileMode, ObjectPath, Timestamp};
 use rustix::fs::Statx;
 
 use crate::changes::{Change, Staged};
@@ -23,7 +23,7 @@ use crate::log::Left;
 use crate::names::{NodeId, What};
 use crate::object::{LocalCopy, Object, Open, Work};
 use crate::remote::RemoteFile;
-use crate::session::Place;
+use crate::session::{Place, on_disk};
 use crate::state::{Shared, State, modified};
 
 /// What programs have open, by the number that the kernel gives back.
@@ -161,7 +161,7 @@ impl Shared {
         &self,
         state: &mut State,
         (parent, name): (NodeId, &str),
-        (mode, is_exclusive): (u16, bool),
+        (mode, is_exclusive): (FileMode, bool),
         register: Register<'_>,
     ) -> Result<(NodeId, Opened), Errno> {
         let space = self.may_change(state, parent)?;
@@ -179,7 +179,7 @@ impl Shared {
     }
 
     /// Stages an empty file.
-    fn stage(&self, mode: u16) -> Result<(File, Work), Errno> {
+    fn stage(&self, mode: FileMode) -> Result<(File, Work), Errno> {
         let (store, token) = (self.session.for_new_data(), self.session.token());
         let file = self.session.create_staged(store, &token, mode).map_err(from_rustix)?;
         Ok((file, Work::at(Place { store, token, key: None })))
@@ -345,7 +345,7 @@ impl Shared {
             true => None,
             false => Some(self.open_here(object).ok_or(Obstacle::Elsewhere)?),
         };
-        let mode = object.mode.unwrap_or(0o644);
+        let mode = object.mode.unwrap_or(FileMode::DEFAULT);
         let (file, mut work) = self.stage(mode)?;
         if let Some(before) = before
             && let Err(error) = copy(&before, &file)
@@ -420,7 +420,7 @@ impl Shared {
             let path = self.path(&state, node).ok_or(Errno::ENOENT)?;
             let space = state.names.get(node).and_then(|node| node.space).ok_or(Errno::ENOENT)?;
             let space = state.spaces.get(usize::from(space.0)).ok_or(Errno::ENOENT)?.id;
-            (space, path, content, object.mode.unwrap_or(0o644))
+            (space, path, content, object.mode.unwrap_or(FileMode::DEFAULT))
         };
         let version = content.version;
         let remote = self.remote.open(space, path, content.clone());
@@ -486,6 +486,7 @@ impl Shared {
         let Some(object) = state.names.object_mut(id) else { return };
         let is_new = object.content.is_none();
         let is_open = !matches!(object.open, Open::No);
+        let mode = object.mode;
         let Some(work) = &mut object.work else { return };
         if work.writers > 0 || work.publishing.is_some() {
             return;
@@ -513,6 +514,7 @@ impl Shared {
             size: stat.stx_size,
             inode: stat.stx_ino,
             mtime: modified(&stat),
+            mode: mode.unwrap_or(FileMode::of(stat.stx_mode.into())),
             condition: if work.is_exclusive { Condition::New } else { Condition::Any },
         };
         let number = self.submit(state, Change::Publish(staged), vec![(parent, name)]);
@@ -533,6 +535,11 @@ impl Shared {
         node: NodeId,
         times: &rustix::fs::Timestamps,
     ) -> Result<(), Obstacle> {
+        let object = state.names.object(node).ok_or(Errno::EISDIR)?;
+        if object.work.is_none() && !self.is_native(object) {
+            let mtime = Some(instant(&times.last_modification));
+            return Ok(self.say(state, node, Attributes { mtime, mode: None })?);
+        }
         let file = self.to_work(state, node, false)?;
         rustix::fs::futimens(&file, times).map_err(from_rustix)?;
         if let Some(work) = state.names.object_mut(node).and_then(|object| object.work.as_mut()) {
@@ -546,22 +553,57 @@ impl Shared {
     ///
     /// # Errors
     /// What stands in the way.
-    pub fn set_mode(&self, state: &mut State, node: NodeId, mode: u16) -> Result<(), Obstacle> {
+    pub fn set_mode(&self, state: &mut State, node: NodeId, mode: FileMode) -> Result<(), Obstacle> {
         let parent = state.names.get(node).ok_or(Errno::ENOENT)?.parent;
         self.may_change(state, parent)?;
-        let object = state.names.object_mut(node).ok_or(Errno::EOPNOTSUPP)?;
-        if let Some(work) = &object.work {
-            let file = match (self.session.open_written(&work.place), work.publishing) {
-                // It has its place already, and where that is comes with the answer.
-                (Err(rustix::io::Errno::NOENT), Some(number)) => return Err(Obstacle::Publishing(number)),
-                (file, _) => file.map_err(from_rustix)?,
-            };
-            rustix::fs::fchmod(&file, rustix::fs::Mode::from_raw_mode(u32::from(mode) | 0o600))
-                .map_err(from_rustix)?;
-        } else if let Some(copy) = &object.copy {
-            self.session.chmod_copy(copy.store, &copy.key, mode | 0o600).map_err(from_rustix)?;
+        let object = state.names.object(node).ok_or(Errno::EISDIR)?;
+        let is_published = object.content.is_some() || object.is_publishing();
+        let in_place = match &object.work {
+            Some(work) => work.place.is_the_copy(),
+            None => self.is_native(object),
+        };
+        let file = match &object.work {
+            _ if in_place => Some(self.to_work(state, node, false)?),
+            Some(work) => match self.session.open_written(&work.place) {
+                // It has its place already, and its bits come after it.
+                Err(rustix::io::Errno::NOENT) if is_published => None,
+                file => Some(file.map_err(from_rustix)?),
+            },
+            None => None,
+        };
+        if let Some(file) = file {
+            rustix::fs::fchmod(&file, on_disk(mode)).map_err(from_rustix)?;
         }
+        let object = state.names.object_mut(node).ok_or(Errno::EISDIR)?;
         object.mode = Some(mode);
+        object.changed = Some(SystemTime::now());
+        if in_place {
+            self.end_work(state, node);
+        } else if is_published {
+            self.say(state, node, Attributes { mtime: None, mode: Some(mode) })?;
+        }
+        Ok(())
+    }
+
+    /// Tells whether what is said of an object is said of a file of its owner, which this host sees.
+    fn is_native(&self, object: &Object) -> bool {
+        object.copy.as_ref().is_some_and(|copy| self.session.is_native(copy.store))
+    }
+
+    /// Has the catalog told what is said of an object.
+    fn say(&self, state: &mut State, id: NodeId, attributes: Attributes) -> Result<(), Errno> {
+        let node = state.names.get(id).ok_or(Errno::ENOENT)?;
+        let (parent, name, is_linked) = (node.parent, node.name.clone(), node.is_linked);
+        self.may_change(state, parent)?;
+        if is_linked {
+            let path = self.path(state, id).ok_or(Errno::ENOENT)?;
+            let change = Change::Name(MountChange::SetAttributes { path, attributes });
+            self.submit(state, change, vec![(parent, name)]);
+        }
+        let object = state.names.object_mut(id).ok_or(Errno::EISDIR)?;
+        if let Some(content) = &mut object.content {
+            content.mtime = attributes.mtime.unwrap_or(content.mtime);
+        }
         object.changed = Some(SystemTime::now());
         Ok(())
     }
@@ -616,6 +658,14 @@ fn copy(from: &File, to: &File) -> std::io::Result<()> {
     }
     let (mut from, mut to) = (from, to);
     std::io::copy(&mut from, &mut to).map(drop)
+}
+
+/// Returns the time that a program wants to be set.
+fn instant(at: &rustix::fs::Timespec) -> Timestamp {
+    match at.tv_nsec {
+        rustix::fs::UTIME_NOW => Timestamp::now(),
+        nanos => Timestamp::from_micros(at.tv_sec.saturating_mul(1_000_000).saturating_add(nanos / 1000)),
+    }
 }
 
 /// Returns a time that a program wants.

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use percale_api::entries::Content;
+use percale_api::entries::{Attributes, Content};
 use percale_api::tasks::Event;
 use percale_core::ids::{EntryId, StoreId, VersionId};
 use percale_core::state::ReplicaState;
 use percale_core::tree::RootHash;
-use percale_core::{Position, Timestamp};
+use percale_core::{FileMode, Position, Timestamp};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
@@ -36,6 +36,7 @@ struct Published {
     size: u64,
     root: Option<RootHash>,
     mtime: Option<Timestamp>,
+    mode: Option<FileMode>,
     replica: Replica,
 }
 
@@ -45,6 +46,13 @@ struct Replica {
     store: StoreId,
     state: ReplicaState,
     key: String,
+}
+
+#[derive(Debug, Deserialize)]
+struct Changed {
+    id: EntryId,
+    mtime: Option<Timestamp>,
+    mode: Option<FileMode>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -136,6 +144,7 @@ fn apply(shared: &Shared, number: SpaceNumber, event: &Event) {
         "objects.published" => {
             items(event).into_iter().for_each(|item| published(shared, &mut state, at, item))
         }
+        "objects.changed" => items(event).into_iter().for_each(|item| changed(shared, &mut state, at, item)),
         "entries.moved" => items(event).into_iter().for_each(|item| moved(shared, &mut state, at, item)),
         "entries.removed" => {
             items(event).into_iter().for_each(|item: Removed| removed(shared, &mut state, at, item.id))
@@ -201,8 +210,8 @@ fn published(shared: &Shared, state: &mut State, at: At, item: Published) {
     let parent = open_collection(shared, state, at, item.parent);
     let copy = copy_of(shared, &item.replica);
     let mtime = item.mtime.unwrap_or(at.time);
-    let content =
-        Content { version: item.version, size: item.size, root: item.root, mtime, digests: Vec::new() };
+    let Published { version, size, root, mode, .. } = item;
+    let content = Content { version, size, root, mtime, mode, digests: Vec::new() };
     if let Some(known) = state.names.of_entry(at.space, item.id) {
         return shared.overwritten(state, known, content, copy);
     }
@@ -219,6 +228,15 @@ fn published(shared: &Shared, state: &mut State, at: At, item: Published) {
     let object = Object::of_content(content, copy);
     state.names.add(parent, &item.name, (at.space, item.id), What::Object(Box::new(object)));
     shared.forget_name(parent, item.name.into());
+}
+
+fn changed(shared: &Shared, state: &mut State, at: At, item: Changed) {
+    let Some(known) = state.names.of_entry(at.space, item.id) else { return };
+    let Some(node) = state.names.get(known) else { return };
+    // What is changed here after it is on its way.
+    if !state.owned.covers(node.parent, &node.name, at.position) {
+        shared.said(state, known, Attributes { mtime: item.mtime, mode: item.mode });
+    }
 }
 
 fn copy_of(shared: &Shared, replica: &Replica) -> Option<LocalCopy> {

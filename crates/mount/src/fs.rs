@@ -12,6 +12,7 @@ use fuser::{
     ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs,
     ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
+use percale_core::FileMode;
 use percale_core::path::MAX_NAME_BYTES;
 use rustix::fs::OFlags;
 
@@ -198,9 +199,7 @@ impl Filesystem for Fs {
             let change = async {
                 if let Some(mode) = mode {
                     shared
-                        .insist(node, |shared| {
-                            shared.set_mode(&mut shared.state(), node, (mode & 0o777) as u16)
-                        })
+                        .insist(node, |shared| shared.set_mode(&mut shared.state(), node, FileMode::of(mode)))
                         .await?;
                 }
                 if let Some(size) = size {
@@ -358,7 +357,7 @@ impl Filesystem for Fs {
             Err(errno) => return reply.error(errno),
         };
         let parent = parent.0;
-        let mode = (mode & !umask & 0o777) as u16;
+        let mode = FileMode::of(mode & !umask);
         let is_ready = self.shared.state().names.collection(parent).is_some_and(|parent| parent.is_listed);
         if is_ready && !self.shared.changes.is_full() {
             match self.shared.create_now((parent, name), (mode, flags), &|file| reply.open_backing(file)) {

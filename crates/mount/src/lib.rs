@@ -46,7 +46,7 @@ use std::time::Duration;
 use fuser::{BackgroundSession, MountOption, SessionACL};
 use percale_api::uploads::Condition;
 use percale_client::Client;
-use percale_core::{ObjectPath, Position};
+use percale_core::{FileMode, ObjectPath, Position};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 use tokio::runtime::Handle as Runtime;
@@ -259,6 +259,7 @@ fn publish_left(shared: &Shared, left: &BTreeMap<Box<str>, Left>) {
             size: stat.stx_size,
             inode: stat.stx_ino,
             mtime: state::modified(&stat),
+            mode: FileMode::of(stat.stx_mode.into()),
             condition: Condition::Any,
         };
         shared.submit(&mut shared.state(), Change::Publish(staged), Vec::new());

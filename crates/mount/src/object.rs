@@ -5,8 +5,8 @@ use std::time::SystemTime;
 
 use fuser::BackingId;
 use percale_api::entries::Content;
-use percale_core::Timestamp;
 use percale_core::ids::VersionId;
+use percale_core::{FileMode, Timestamp};
 
 use crate::session::{Place, StoreNumber};
 
@@ -21,8 +21,8 @@ pub struct Object {
     pub work: Option<Work>,
     /// How programs have it open.
     pub open: Open,
-    /// Its permission bits, where they are known.
-    pub mode: Option<u16>,
+    /// Its permission bits, where they are known: as programs here or the catalog said last.
+    pub mode: Option<FileMode>,
     /// When its attributes were last changed through this mount.
     pub changed: Option<SystemTime>,
 }
@@ -94,7 +94,7 @@ pub enum Open {
 impl Object {
     /// A file that is in the catalog.
     pub fn of_content(content: Content, copy: Option<LocalCopy>) -> Self {
-        Self { content: Some(content), copy, ..Self::default() }
+        Self { mode: content.mode, content: Some(content), copy, ..Self::default() }
     }
 
     /// Tells whether programs have it open, or something of it is not published.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use fuser::{Errno, FileAttr, FileHandle, FileType, INodeNo, TimeOrNow};
-use percale_core::Timestamp;
+use percale_core::{FileMode, Timestamp};
 use rustix::fs::OFlags;
 
 use crate::files::{Handle, Listed, Obstacle, Opened, timespec};
@@ -80,7 +80,7 @@ impl Shared {
     pub fn create_now(
         &self,
         (parent, name): (NodeId, &str),
-        (mode, flags): (u16, i32),
+        (mode, flags): (FileMode, i32),
         register: crate::files::Register<'_>,
     ) -> Result<(Duration, FileAttr, Opened), Obstacle> {
         let has = |flag: OFlags| OFlags::from_bits_retain(flags as u32).contains(flag);

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use percale_api::mounts::Mount;
 use percale_client::Client;
+use percale_core::FileMode;
 use percale_core::ids::{LeaseId, StoreId};
 use percale_core::state::ReplicaState;
 use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, Statx, StatxFlags};
@@ -184,14 +185,6 @@ impl Session {
         rustix::fs::statx(&self.seen(store)?.root, key, AtFlags::SYMLINK_NOFOLLOW, CONTENT)
     }
 
-    /// Changes the permission bits of a copy.
-    ///
-    /// # Errors
-    /// What the file system answers.
-    pub fn chmod_copy(&self, store: StoreNumber, key: &str, mode: u16) -> Result<(), Errno> {
-        rustix::fs::fchmod(self.open_copy(store, key)?, Mode::from_raw_mode(mode.into()))
-    }
-
     /// Returns a name for a staged file that was never used before.
     pub fn token(&self) -> Box<str> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
@@ -209,10 +202,15 @@ impl Session {
     ///
     /// # Errors
     /// What the file system answers.
-    pub fn create_staged(&self, store: Option<StoreNumber>, token: &str, mode: u16) -> Result<File, Errno> {
+    pub fn create_staged(
+        &self,
+        store: Option<StoreNumber>,
+        token: &str,
+        mode: FileMode,
+    ) -> Result<File, Errno> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         // It belongs to the store's service, which must be able to read it whatever a program wants others to do with it.
-        let mode = Mode::from_raw_mode(u32::from(mode) | 0o600);
+        let mode = on_disk(mode);
         Ok(File::from(rustix::fs::openat(self.stage(store)?, token, flags, mode)?))
     }
 
@@ -317,4 +315,9 @@ fn see(mount: &Mount, root: &Path) -> Result<(OwnedFd, OwnedFd), Errno> {
     } else {
         Err(Errno::STALE)
     }
+}
+
+/// Returns the bits that a file has on disk: this process goes on reading and writing it.
+pub fn on_disk(mode: FileMode) -> Mode {
+    Mode::from_raw_mode(u32::from(mode.bits()) | 0o600)
 }

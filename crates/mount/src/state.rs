@@ -5,11 +5,11 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fuser::{Errno, FileAttr, FileType, INodeNo, Notifier};
-use percale_api::entries::{Content, Entry, Kind};
+use percale_api::entries::{Attributes, Content, Entry, Kind};
 use percale_core::access::Permission;
 use percale_core::ids::{EntryId, SpaceId};
 use percale_core::path::{MAX_NAME_BYTES, SpaceName};
-use percale_core::{ObjectPath, Position, Timestamp};
+use percale_core::{FileMode, ObjectPath, Position, Timestamp};
 use rustix::fs::Statx;
 use tokio::runtime::Handle as Runtime;
 
@@ -172,18 +172,18 @@ impl Shared {
                 if let Some(stat) = staged {
                     attr.size = stat.stx_size;
                     attr.mtime = time(modified(&stat));
-                    object.mode = Some(stat.stx_mode & 0o777);
+                    object.mode.get_or_insert(FileMode::of(stat.stx_mode.into()));
                 } else if let Some((size, modified)) = object.work.as_ref().and_then(|work| work.published_as)
                 {
                     (attr.size, attr.mtime) = (size, time(modified));
                 } else if object.mode.is_none()
                     && let Some(copy) = &object.copy
                 {
-                    let mode =
-                        self.session.stat_copy(copy.store, &copy.key).ok().map(|stat| stat.stx_mode & 0o777);
-                    object.mode = Some(mode.unwrap_or(0o644));
+                    // Published before these were kept.
+                    let stat = self.session.stat_copy(copy.store, &copy.key).ok();
+                    object.mode = stat.map(|stat| FileMode::of(stat.stx_mode.into()));
                 }
-                attr.perm = object.mode.unwrap_or(0o644);
+                attr.perm = object.mode.unwrap_or(FileMode::DEFAULT).bits();
                 if self.is_read_only {
                     attr.perm &= !0o222;
                 }
@@ -364,6 +364,7 @@ impl Shared {
             }
             if let Some(content) = &entry.content {
                 self.overwritten(state, known, content.clone(), self.copy_of(entry));
+                self.said(state, known, Attributes { mtime: Some(content.mtime), mode: content.mode });
             }
             return;
         }
@@ -371,7 +372,8 @@ impl Shared {
             (Kind::Collection, _) => What::Collection(Collection::new(Some(entry.modified))),
             (Kind::Object, content) => {
                 let (content, copy) = (content.clone(), self.copy_of(entry));
-                What::Object(Box::new(Object { content, copy, ..Object::default() }))
+                let mode = content.as_ref().and_then(|content| content.mode);
+                What::Object(Box::new(Object { content, copy, mode, ..Object::default() }))
             }
         };
         state.names.add(parent, name, (space, entry.id), what);
@@ -401,12 +403,24 @@ impl Shared {
             let other = Object::of_content(content, copy);
             state.names.replace(id, What::Object(Box::new(other)));
         } else {
-            object.content = Some(content);
-            object.copy = copy;
-            object.mode = None;
+            *object = Object { changed: object.changed, ..Object::of_content(content, copy) };
             self.forget_content(id);
         }
         self.forget_name(parent, name);
+    }
+
+    /// Takes over what its owner says of an object, as the catalog tells.
+    pub fn said(&self, state: &mut State, id: NodeId, attributes: Attributes) {
+        let Some(object) = state.names.object_mut(id) else { return };
+        let Some(content) = &mut object.content else { return };
+        let before = (content.mtime, object.mode);
+        content.mtime = attributes.mtime.unwrap_or(content.mtime);
+        content.mode = attributes.mode.or(content.mode);
+        object.mode = attributes.mode.or(object.mode);
+        if before != (content.mtime, object.mode) {
+            object.changed = Some(SystemTime::now());
+            self.forget_content(id);
+        }
     }
 
     /// Returns a copy that this host sees.

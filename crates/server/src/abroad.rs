@@ -109,6 +109,7 @@ impl Abroad {
                 size: content.tree.size(),
                 root: Some(content.tree.root()),
                 mtime: object.mtime,
+                mode: object.mode,
                 digests: object.digests,
             };
             let body = ArrivalBody::Publication(Box::new(body));
@@ -393,6 +394,7 @@ fn to_wire(arrival: &Arrival) -> Option<Published> {
         size: publication.size,
         root: publication.root?,
         mtime_us: publication.mtime.map(|mtime| mtime.as_micros()),
+        mode: publication.mode,
         digests: publication.digests.clone(),
         store: arrival.store,
         key: arrival.key.clone(),

@@ -25,6 +25,7 @@ use percale_federation::Member;
 use percale_store::{SmallFile, StageOptions, StageToken, Staged};
 
 use crate::http::auth::Session;
+use crate::http::entries::attributes;
 use crate::http::extract::{MAX_JSON_BYTES, parse_json};
 use crate::http::forward::{home_of, to_site};
 use crate::http::uploads::condition;
@@ -192,11 +193,15 @@ async fn alike(
         Some(MountChange::Publish { .. }) => publish_all(app, &session.caller, lease, changes).await,
         Some(MountChange::Writing { .. }) => in_place::begin(app, &session.caller, changes).await,
         Some(MountChange::Written { .. }) => in_place::end(app, &session.caller, changes).await,
+        // None of them is about the same object.
+        Some(MountChange::SetAttributes { .. }) => {
+            futures::future::join_all(changes.into_iter().map(|change| one(app, session, change))).await
+        }
         // Of moves, and of collections in one another, each needs the one before.
         Some(MountChange::Move { .. } | MountChange::MakeCollection { .. }) => {
             let mut results = Vec::with_capacity(changes.len());
             for change in changes {
-                results.push(rename_or_make(app, session, change).await);
+                results.push(one(app, session, change).await);
             }
             results
         }
@@ -224,13 +229,18 @@ async fn remove_all(app: &AppState, session: &Session, paths: Vec<&ObjectPath>) 
     futures::future::join_all(paths.into_iter().map(|path| remove(app, session, path))).await
 }
 
-async fn rename_or_make(app: &AppState, session: &Session, change: MountChange) -> Result<MountDone> {
+/// Renames, makes a collection, or sets what its owner says of an object.
+async fn one(app: &AppState, session: &Session, change: MountChange) -> Result<MountDone> {
     let path = change.path().clone();
     if let Some(home) = home_of_path(app, &path).await? {
         let request = match change {
             MountChange::Move { from, to, overwrite } => {
                 let wanted = Move { from, to, overwrite, entry: None };
                 http::Request::post("/v1/move").body(serde_json::to_vec(&wanted).unwrap_or_default())
+            }
+            MountChange::SetAttributes { attributes, .. } => {
+                let body = serde_json::to_vec(&attributes).unwrap_or_default();
+                http::Request::patch(encode_path("/v1/entries", &path)).body(body)
             }
             _ => http::Request::put(encode_path("/v1/collections", &path)).body(Vec::new()),
         };
@@ -240,6 +250,9 @@ async fn rename_or_make(app: &AppState, session: &Session, change: MountChange) 
     let changed = match change {
         MountChange::Move { from, to, overwrite } => {
             app.catalog.rename(caller, &from, &to, RenameOptions::default().overwrite(overwrite)).await
+        }
+        MountChange::SetAttributes { attributes: wanted, .. } => {
+            app.catalog.set_attributes(caller, &path, attributes(wanted)).await
         }
         change => app.catalog.create_collection(caller, change.path(), false).await,
     };
@@ -371,7 +384,8 @@ async fn prepare_one(
     lease: &Lease,
     change: MountChange,
 ) -> Result<Option<(NewObject, StagedContent)>> {
-    let MountChange::Publish { path, store, token: name, size, mtime, condition: wanted } = change else {
+    let MountChange::Publish { path, store, token: name, size, mtime, mode, condition: wanted } = change
+    else {
         return Err(ApiError::internal("only staged files are published"));
     };
     let store = app.stores.get(store).await?;
@@ -388,6 +402,7 @@ async fn prepare_one(
         parents: false,
         condition: condition(wanted),
         mtime: Some(mtime),
+        mode,
         digests: Vec::new(),
         answer: None,
     };

@@ -14,7 +14,7 @@ use percale_core::access::Caller;
 use percale_core::digest::Digest;
 use percale_core::ids::{SpaceId, VersionId};
 use percale_core::tree::{HashTree, TreeHasher};
-use percale_core::{ByteCount, ErrorCode, ObjectPath, Timestamp};
+use percale_core::{ByteCount, ErrorCode, FileMode, ObjectPath, Timestamp};
 use percale_mover::Room;
 use percale_store::failpoint::failpoint;
 use percale_store::{
@@ -114,6 +114,8 @@ pub struct NewObject {
     pub condition: Condition,
     /// When its owner last modified it.
     pub mtime: Option<Timestamp>,
+    /// Its permission bits; nothing leaves those of the object.
+    pub mode: Option<FileMode>,
     /// Further digests to keep.
     pub digests: Vec<Digest>,
     /// Where the answer is recorded in the transaction that makes the version.
@@ -376,6 +378,7 @@ async fn publish(
         identity: content.staged.identity.as_ref().map(ToString::to_string),
         size: Some(content.tree.size()),
         mtime: object.mtime,
+        mode: object.mode,
     });
     let intents = catalog.prepare(wanted.collect()).await;
     failpoint("publish.after_prepare");

@@ -371,6 +371,7 @@ impl Reader {
                     size: version.size.0,
                     root: version.root,
                     mtime: version.mtime.unwrap_or(version.modified),
+                    mode: version.mode,
                     digests: Vec::new(),
                 };
                 let stream = client.read_version(version.space, &version.path, &content, covering);
@@ -447,6 +448,7 @@ impl Reader {
             size: meta.size,
             generation: generation.to_string(),
             mtime: meta.modified,
+            mode: meta.mode,
             state: ReplicaState::Unverified,
         };
         if let Err(error) = self.catalog.native_changed(&crate::app::system_caller(), change).await {

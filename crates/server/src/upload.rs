@@ -91,6 +91,7 @@ impl Uploads {
             condition,
             parents: new.parents,
             mtime: new.mtime,
+            mode: new.mode,
             store: store.row.id,
             token: token.clone(),
         };
@@ -348,7 +349,7 @@ impl Uploads {
             Writing::Published(staged) => Ok(staged),
         };
         let (size, root) = (tree.size(), tree.root());
-        let Body { path, condition, parents, mtime, .. } = session.body.clone();
+        let Body { path, condition, parents, mtime, mode, .. } = session.body.clone();
         let outcome = match staged {
             Ok(staged) => {
                 let content = StagedContent { store: session.store.clone(), staged, tree };
@@ -359,6 +360,7 @@ impl Uploads {
                     parents,
                     condition,
                     mtime,
+                    mode,
                     digests: claimed.digests,
                     answer: Some(key.clone()),
                 };

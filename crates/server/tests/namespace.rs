@@ -194,6 +194,31 @@ async fn paths_cannot_leave_the_namespace() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn times_and_bits_of_an_object_are_set() {
+    let server = Server::with_space().await;
+    let alice = server.user("alice").await;
+    alice.write("/s/x", "content").await.expect(201);
+    let before = alice.get("/v1/entries/s/x").await.expect(200);
+    assert!(before["content"].get("mode").is_none(), "nobody said any");
+    let wanted = json!({"mode": "0750", "mtime": "2020-01-02T03:04:05Z"});
+    let answer = alice.patch("/v1/entries/s/x", wanted).await;
+    let after = answer.expect(200);
+    assert!(answer.header("percale-position").contains('.'));
+    assert_eq!(
+        (&after["content"]["mode"], &after["content"]["mtime"]),
+        (&json!("0750"), &json!("2020-01-02T03:04:05Z"))
+    );
+    assert_eq!(before["content"]["version"], after["content"]["version"]);
+    for wrong in
+        [json!({"mode": "4755"}), json!({"mode": 493}), json!({"mode": "0799"}), json!({"owner": "bob"})]
+    {
+        alice.patch("/v1/entries/s/x", wrong).await.expect_problem("invalid_request");
+    }
+    alice.patch("/v1/entries/s", json!({"mode": "0750"})).await.expect_problem("is_collection");
+    alice.patch("/v1/entries/s/none", json!({"mode": "0750"})).await.expect_problem("not_found");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn removal_honours_if_match() {
     let server = Server::with_space().await;
     let alice = server.user("alice").await;

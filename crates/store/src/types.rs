@@ -3,7 +3,7 @@
 use std::fmt;
 
 use bytes::Bytes;
-use percale_core::{ByteCount, ByteRange, Timestamp};
+use percale_core::{ByteCount, ByteRange, FileMode, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use crate::{Error, ErrorKind, Operation, StageToken, StoreKey};
@@ -74,6 +74,8 @@ pub struct Meta {
     pub size: ByteCount,
     /// When the bytes were last changed, by the storage's clock.
     pub modified: Option<Timestamp>,
+    /// Its permission bits, where the storage has such.
+    pub mode: Option<FileMode>,
     /// See [`Generation`].
     pub generation: Option<Generation>,
     /// See [`FileIdentity`]. Listings may leave it out.
@@ -83,7 +85,7 @@ pub struct Meta {
 impl Meta {
     /// Makes one with nothing but a kind and a size.
     pub fn new(kind: Kind, size: ByteCount) -> Self {
-        Self { kind, size, modified: None, generation: None, identity: None }
+        Self { kind, size, modified: None, mode: None, generation: None, identity: None }
     }
 
     /// Tells whether it has bytes.

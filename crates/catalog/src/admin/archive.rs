@@ -107,6 +107,7 @@ pub(super) static TABLES: &[Table] = &[
             ("size", Int),
             ("root", Bytes),
             ("mtime", Int),
+            ("mode", Int),
             ("digests", Text),
         ],
     },

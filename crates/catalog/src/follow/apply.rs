@@ -19,7 +19,7 @@ use crate::engine::Tx;
 use crate::error::{Error, ErrorKind, Result};
 use crate::model::{Content, EntryKind, Followed, Record, Replica, Space};
 use crate::record::{
-    CreatedItem, GrantItem, MovedItem, PublishedItem, RecordChange, RemovedItem, ReplicaItem,
+    ChangedItem, CreatedItem, GrantItem, MovedItem, PublishedItem, RecordChange, RemovedItem, ReplicaItem,
     ReplicaRemovedItem, SpaceBody,
 };
 use crate::rows::entry::EntryRow;
@@ -137,6 +137,7 @@ impl<T: Tx> Applier<'_, '_, T> {
                     ids.extend(items.iter().filter_map(|item| item.replaced));
                     children.extend(items.iter().map(|item| (item.parent, item.name.as_str())));
                 }
+                RecordChange::ObjectsChanged(items) => ids.extend(items.iter().map(|item| item.id)),
                 RecordChange::EntriesRemoved(items) => ids.extend(items.iter().map(|item| item.id)),
                 RecordChange::ReplicasChanged(items) => {
                     versions.extend(items.iter().map(|item| item.version));
@@ -179,6 +180,12 @@ impl<T: Tx> Applier<'_, '_, T> {
             RecordChange::EntriesMoved(items) => {
                 for item in items {
                     self.moved(item).await?;
+                }
+                Ok(())
+            }
+            RecordChange::ObjectsChanged(items) => {
+                for item in items {
+                    self.changed(item).await?;
                 }
                 Ok(())
             }
@@ -264,14 +271,15 @@ impl<T: Tx> Applier<'_, '_, T> {
     }
 
     async fn published(&mut self, at: Timestamp, item: PublishedItem) -> Result<()> {
-        let PublishedItem { id, parent, name, version, size, root, mtime, base, replica, digests } = item;
+        let PublishedItem { id, parent, name, version, size, root, mtime, mode, base, replica, digests } =
+            item;
         self.see(version.0)?;
         check_number(size.get())?;
         if replica.version != version {
             return unfit(format!("the copy of version {version} is one of version {}", replica.version));
         }
         let copy = self.new_copy(replica, id.0).await?;
-        let content = Content { version, size, root, mtime, digests };
+        let content = Content { version, size, root, mtime, mode, digests };
         let Some(base) = base else {
             self.require_free(id, parent, &name).await?;
             self.batch.add(EntryRow {
@@ -320,6 +328,16 @@ impl<T: Tx> Applier<'_, '_, T> {
             }
         }
         self.batch.change(EntryRow { modified: at, content: Some(content), ..(*entry).clone() });
+        Ok(())
+    }
+
+    async fn changed(&mut self, item: ChangedItem) -> Result<()> {
+        let ChangedItem { id, mtime, mode } = item;
+        let entry = self.entry(id).await?;
+        let Some(content) = &entry.content else { return unfit(format!("entry {id} is no object")) };
+        let content =
+            Content { mtime: mtime.or(content.mtime), mode: mode.or(content.mode), ..content.clone() };
+        self.batch.change(EntryRow { content: Some(content), ..(*entry).clone() });
         Ok(())
     }
 

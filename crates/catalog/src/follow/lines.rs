@@ -26,7 +26,7 @@ use percale_core::ids::{EntryId, StoreId, VersionId};
 use percale_core::path::check_name;
 use percale_core::state::ReplicaState;
 use percale_core::tree::RootHash;
-use percale_core::{ByteCount, Position, Timestamp};
+use percale_core::{ByteCount, FileMode, Position, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
@@ -87,6 +87,8 @@ pub(super) struct ObjectLine {
     pub size: ByteCount,
     pub root: Option<RootHash>,
     pub mtime: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<FileMode>,
     #[serde(default)]
     pub digests: Vec<Digest>,
 }
@@ -131,7 +133,7 @@ impl From<EntryRow> for Line {
         let (id, parent) = (EntryId(id), EntryId(parent));
         match content {
             None => Line::Collection(CollectionLine { id, parent, name, created, modified }),
-            Some(Content { version, size, root, mtime, digests }) => Line::Object(ObjectLine {
+            Some(Content { version, size, root, mtime, mode, digests }) => Line::Object(ObjectLine {
                 id,
                 parent,
                 name,
@@ -141,6 +143,7 @@ impl From<EntryRow> for Line {
                 size,
                 root,
                 mtime,
+                mode,
                 digests,
             }),
         }
@@ -164,8 +167,8 @@ impl CollectionLine {
 
 impl ObjectLine {
     pub fn into_row(self, sp: i64) -> EntryRow {
-        let Self { id, parent, name, created, modified, version, size, root, mtime, digests } = self;
-        let content = Some(Content { version, size, root, mtime, digests });
+        let Self { id, parent, name, created, modified, version, size, root, mtime, mode, digests } = self;
+        let content = Some(Content { version, size, root, mtime, mode, digests });
         let kind = EntryKind::Object;
         EntryRow { sp, id: id.0, parent: parent.0, name, kind, created, modified, content }
     }

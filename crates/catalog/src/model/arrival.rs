@@ -8,7 +8,7 @@ use percale_core::digest::Digest;
 use percale_core::ids::{Fence, LeaseId, SiteId, SpaceId, StoreId, VersionId};
 use percale_core::state::ReplicaState;
 use percale_core::tree::RootHash;
-use percale_core::{ByteCount, ObjectPath, Position, Timestamp};
+use percale_core::{ByteCount, FileMode, ObjectPath, Position, Timestamp};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -76,6 +76,9 @@ pub struct Publication {
     /// The modification time to keep.
     #[serde(default)]
     pub mtime: Option<Timestamp>,
+    /// The permission bits to keep; nothing leaves those of the object.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<FileMode>,
     /// Further digests.
     #[serde(default)]
     pub digests: Vec<Digest>,

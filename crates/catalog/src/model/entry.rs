@@ -3,7 +3,7 @@
 use percale_core::digest::Digest;
 use percale_core::ids::{EntryId, SpaceId, VersionId};
 use percale_core::tree::RootHash;
-use percale_core::{ByteCount, ObjectPath, Position, Timestamp};
+use percale_core::{ByteCount, FileMode, ObjectPath, Position, Timestamp};
 
 use super::{NamePattern, Replica, words};
 
@@ -49,8 +49,19 @@ pub struct Content {
     pub root: Option<RootHash>,
     /// The modification time that its owner gave it.
     pub mtime: Option<Timestamp>,
+    /// The permission bits that its owner gave it.
+    pub mode: Option<FileMode>,
     /// Further digests that were asked for when it was written.
     pub digests: Vec<Digest>,
+}
+
+/// What its owner says of an object, besides its bytes; nothing stays what it is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct FileAttributes {
+    /// When it was modified.
+    pub mtime: Option<Timestamp>,
+    /// Its permission bits.
+    pub mode: Option<FileMode>,
 }
 
 /// Most entries in a page of a listing.
@@ -127,6 +138,8 @@ pub struct OpenVersion {
     pub digests: Vec<Digest>,
     /// The modification time that its owner gave it; none for a version that is not current.
     pub mtime: Option<Timestamp>,
+    /// The permission bits that its owner gave it; none for a version that is not current.
+    pub mode: Option<FileMode>,
     /// When it was published.
     pub modified: Timestamp,
     /// Its copies, whatever their state.

@@ -7,7 +7,7 @@ use percale_core::digest::Digest;
 use percale_core::ids::{EntryId, Fence, LeaseId, SpaceId, StoreId, VersionId};
 use percale_core::state::ReplicaState;
 use percale_core::tree::RootHash;
-use percale_core::{ByteCount, ObjectPath, Position, Timestamp};
+use percale_core::{ByteCount, FileMode, ObjectPath, Position, Timestamp};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -70,6 +70,8 @@ pub struct Prepare {
     pub size: Option<ByteCount>,
     /// The modification time to keep.
     pub mtime: Option<Timestamp>,
+    /// The permission bits to keep; nothing leaves those of the object.
+    pub mode: Option<FileMode>,
 }
 
 /// A prepared publication.
@@ -180,6 +182,8 @@ pub struct NativeChange {
     pub generation: String,
     /// Its modification time now.
     pub mtime: Option<Timestamp>,
+    /// Its permission bits now.
+    pub mode: Option<FileMode>,
     /// The state of the copy: `writing` while it is open for writing, else `unverified`.
     pub state: ReplicaState,
 }

@@ -4,7 +4,7 @@ use percale_core::access::Caller;
 use percale_core::ids::{EntryId, SpaceId, StoreId, VersionId};
 use percale_core::state::ReplicaState;
 use percale_core::tree::RootHash;
-use percale_core::{ByteCount, ObjectPath, Position, Timestamp};
+use percale_core::{ByteCount, FileMode, ObjectPath, Position, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use crate::error::Result;
@@ -55,6 +55,9 @@ pub struct NativeFile {
     pub generation: String,
     /// When it was last modified.
     pub mtime: Option<Timestamp>,
+    /// Its permission bits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<FileMode>,
     /// The root of its hash tree, if it was hashed. Without one its copy is `unverified`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub root: Option<RootHash>,

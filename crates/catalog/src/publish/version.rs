@@ -231,12 +231,14 @@ pub(crate) async fn add<T: Tx>(
         .join(&name)
         .map_err(|error| Error::invalid(format!("cannot publish '{name}'")).with_source(error))?;
     let now = batch.now();
+    let mut content = content;
     if content.size.get() > i64::MAX as u64 {
         return Err(Error::invalid(format!("cannot publish '{name}': its size is more than 2^63 - 1 bytes")));
     }
     let entry = match current {
         Some(entry) => {
             if let Some(old) = &entry.content {
+                content.mode = content.mode.or(old.mode);
                 batch.supersede(sp, entry.id, old, entry.modified).await?;
             }
             batch.change(EntryRow { modified: now, content: Some(content.clone()), ..(*entry).clone() })
@@ -269,6 +271,7 @@ pub(crate) async fn add<T: Tx>(
         size: content.size,
         root: content.root,
         mtime: content.mtime,
+        mode: content.mode,
         base,
         replica: ReplicaItem::new(&replica, None),
         digests: content.digests,

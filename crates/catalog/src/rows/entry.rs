@@ -2,7 +2,7 @@
 
 use percale_core::digest::Digest;
 use percale_core::ids::{EntryId, SpaceId, VersionId};
-use percale_core::{ByteCount, Timestamp};
+use percale_core::{ByteCount, FileMode, Timestamp};
 
 use super::{Lock, with_locks};
 use crate::engine::{Row, Sql, Tx, Value, row, to_json};
@@ -63,7 +63,7 @@ impl EntryRow {
 
 macro_rules! columns {
     () => {
-        "e.sp, e.id, e.parent, e.name, e.kind, e.created, e.modified, e.version, e.size, e.root, e.mtime, e.digests"
+        "e.sp, e.id, e.parent, e.name, e.kind, e.created, e.modified, e.version, e.size, e.root, e.mtime, e.mode, e.digests"
     };
 }
 
@@ -161,20 +161,20 @@ static SUBTREE: Sql = Sql::both(
 );
 
 static INSERT: Sql = Sql::each(
-    "INSERT INTO entry (sp, id, parent, name, kind, created, modified, version, size, root, mtime, digests) \
-     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)",
-    "INSERT INTO entry (sp, id, parent, name, kind, created, modified, version, size, root, mtime, digests) \
+    "INSERT INTO entry (sp, id, parent, name, kind, created, modified, version, size, root, mtime, mode, digests) \
+     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)",
+    "INSERT INTO entry (sp, id, parent, name, kind, created, modified, version, size, root, mtime, mode, digests) \
      SELECT * FROM UNNEST($1::bigint[], $2::bigint[], $3::bigint[], $4::text[], $5::bigint[], $6::bigint[], \
-     $7::bigint[], $8::bigint[], $9::bigint[], $10::bytea[], $11::bigint[], $12::text[])",
+     $7::bigint[], $8::bigint[], $9::bigint[], $10::bytea[], $11::bigint[], $12::bigint[], $13::text[])",
 );
 
 static UPDATE: Sql = Sql::each(
     "UPDATE entry SET parent = $1, name = $2, modified = $3, version = $4, size = $5, root = $6, mtime = $7, \
-     digests = $8 WHERE sp = $9 AND id = $10",
+     mode = $8, digests = $9 WHERE sp = $10 AND id = $11",
     "UPDATE entry e SET parent = k.parent, name = k.name, modified = k.modified, version = k.version, \
-     size = k.size, root = k.root, mtime = k.mtime, digests = k.digests FROM UNNEST($1::bigint[], $2::text[], \
-     $3::bigint[], $4::bigint[], $5::bigint[], $6::bytea[], $7::bigint[], $8::text[], $9::bigint[], \
-     $10::bigint[]) AS k(parent, name, modified, version, size, root, mtime, digests, sp, id) \
+     size = k.size, root = k.root, mtime = k.mtime, mode = k.mode, digests = k.digests FROM UNNEST($1::bigint[], $2::text[], \
+     $3::bigint[], $4::bigint[], $5::bigint[], $6::bytea[], $7::bigint[], $8::bigint[], $9::text[], \
+     $10::bigint[], $11::bigint[]) AS k(parent, name, modified, version, size, root, mtime, mode, digests, sp, id) \
      WHERE e.sp = k.sp AND e.id = k.id",
 );
 
@@ -234,6 +234,7 @@ pub(crate) fn decode(row: &mut Row) -> Result<EntryRow> {
     let size = row.opt_number()?;
     let root = row.opt_root()?;
     let mtime = row.opt_time()?;
+    let mode = mode_of(id, row.opt_number()?)?;
     let digests: Option<Vec<Digest>> = row.opt_json()?;
     let content = match (version, size) {
         (Some(version), Some(size)) => Some(Content {
@@ -241,11 +242,20 @@ pub(crate) fn decode(row: &mut Row) -> Result<EntryRow> {
             size: ByteCount(size),
             root,
             mtime,
+            mode,
             digests: digests.unwrap_or_default(),
         }),
         _ => None,
     };
     Ok(EntryRow { sp, id, parent, name, kind, created, modified, content })
+}
+
+fn mode_of(id: u64, bits: Option<u64>) -> Result<Option<FileMode>> {
+    let read = |bits: u64| {
+        u32::try_from(bits).ok().filter(|bits| *bits <= u32::from(FileMode::ALL)).map(FileMode::of)
+    };
+    let corrupt = |bits| Error::corrupt(format!("entry {id} has the permission bits {bits:o}"));
+    bits.map(|bits| read(bits).ok_or_else(|| corrupt(bits))).transpose()
 }
 
 fn decode_all(rows: Vec<Row>) -> Result<Vec<EntryRow>> {
@@ -405,6 +415,7 @@ pub(crate) async fn insert<T: Tx>(tx: &T, rows: &[&EntryRow]) -> Result<()> {
             content.map(|content| content.size),
             content.and_then(|content| content.root),
             content.and_then(|content| content.mtime),
+            content.and_then(|content| content.mode).map(|mode| i64::from(mode.bits())),
             digests(content)?,
         ]);
     }
@@ -424,6 +435,7 @@ pub(crate) async fn update<T: Tx>(tx: &T, rows: &[&EntryRow]) -> Result<u64> {
             content.map(|content| content.size),
             content.and_then(|content| content.root),
             content.and_then(|content| content.mtime),
+            content.and_then(|content| content.mode).map(|mode| i64::from(mode.bits())),
             digests(content)?,
             entry.sp,
             entry.id,

@@ -2,7 +2,7 @@
 
 use percale_core::access::Subject;
 use percale_core::ids::{EntryId, Fence, LeaseId, SpaceId, StoreId, VersionId};
-use percale_core::{ObjectPath, Timestamp};
+use percale_core::{FileMode, ObjectPath, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use super::{Lock, with_locks};
@@ -22,6 +22,9 @@ pub(crate) struct IntentBody {
     /// The modification time to keep.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mtime: Option<Timestamp>,
+    /// The permission bits to keep.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<FileMode>,
 }
 
 /// What a batch writes with, got ready together.

@@ -29,6 +29,7 @@ fn publication(site: &Site, at: &str) -> NewArrival {
             size: ByteCount(7),
             root: Some(root(7)),
             mtime: None,
+            mode: None,
             digests: Vec::new(),
         })),
     }

@@ -46,6 +46,7 @@ async fn child_that_writes() {
                     identity: None,
                     size: None,
                     mtime: None,
+                    mode: None,
                 };
                 let intent = catalog.prepare(vec![wanted]).await.remove(0).unwrap();
                 let commit = Commit::new(intent.id, ByteCount(n), None);

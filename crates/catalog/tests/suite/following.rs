@@ -1,10 +1,10 @@
 //! Following: a follower has the rows of the home, or says that it has not.
 
 use percale_catalog::*;
-use percale_core::ByteCount;
 use percale_core::access::{Permission, Subject};
 use percale_core::ids::{SiteId, StoreId};
 use percale_core::state::ReplicaState;
+use percale_core::{ByteCount, FileMode, Timestamp};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use serde_json::json;
@@ -18,6 +18,7 @@ enum Op {
     Put(String, bool),
     PutMany(Vec<String>),
     Rename(String, String),
+    Say(String, Option<u16>),
     Remove(String),
     RemoveSome(String, usize),
     Grant(String, u8, Option<Permission>),
@@ -44,6 +45,7 @@ fn an_op() -> impl Strategy<Value = Op> {
         5 => (a_path(), any::<bool>()).prop_map(|(at, native)| Op::Put(at, native)),
         1 => prop::collection::vec(a_path(), 1..6).prop_map(Op::PutMany),
         5 => (a_path(), a_path()).prop_map(|(from, to)| Op::Rename(from, to)),
+        2 => (a_path(), prop::option::of(0u16..512)).prop_map(|(at, mode)| Op::Say(at, mode)),
         2 => a_path().prop_map(Op::Remove),
         1 => (a_path(), 1usize..4).prop_map(|(at, max)| Op::RemoveSome(at, max)),
         2 => (a_path(), 0u8..4, permission).prop_map(|(at, who, what)| Op::Grant(at, who, what)),
@@ -93,6 +95,11 @@ async fn step(pair: &Pair, native: StoreId, n: u64, op: &Op) {
             }
         }
         Op::Rename(from, to) => drop(pair.home.rename(from, to, true).await),
+        Op::Say(at, mode) => {
+            let mode = mode.map(|mode| FileMode::of(mode.into()));
+            let said = FileAttributes { mtime: Some(Timestamp::from_micros(n as i64)), mode };
+            drop(catalog.set_attributes(admin, &path(at), said).await);
+        }
         Op::Remove(at) => drop(pair.home.remove(at, true).await),
         Op::RemoveSome(at, max) => drop(catalog.remove_some(admin, &path(at), *max).await),
         Op::Grant(at, who, permission) => {
@@ -124,6 +131,7 @@ async fn step(pair: &Pair, native: StoreId, n: u64, op: &Op) {
                 size: ByteCount(n),
                 generation: format!("rewritten {n}"),
                 mtime: None,
+                mode: None,
                 state: ReplicaState::Unverified,
             };
             drop(catalog.native_changed(admin, change).await);

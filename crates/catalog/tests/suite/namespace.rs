@@ -1,7 +1,7 @@
 //! Collections, renames, removals.
 
 use percale_catalog::*;
-use percale_core::ErrorCode;
+use percale_core::{ErrorCode, FileMode, Timestamp};
 
 use crate::site::{Site, kind, path, user};
 
@@ -194,6 +194,44 @@ async fn changes_in_one_batch_see_each_other(site: Site) {
     assert_eq!(nobody.unwrap_err().code(), ErrorCode::NotFound);
 }
 
+async fn what_is_said_of_an_object_stays_with_it(site: Site) {
+    let (time, mode) = (Timestamp::from_micros(77), FileMode::of(0o750));
+    let say = async |at: &str, mtime, mode| {
+        site.catalog.set_attributes(&site.admin, &path(at), FileAttributes { mtime, mode }).await
+    };
+    let said = async |at: &str| {
+        let content = site.stat(at).await.unwrap().content.unwrap();
+        (content.mtime, content.mode)
+    };
+    let mut wanted = site.wanted("/lab/x", Condition::New);
+    wanted.mode = Some(mode);
+    let intent = site.prepare(wanted).await.unwrap();
+    let first = site.commit(&intent, 1).await.unwrap();
+    assert_eq!(said("/lab/x").await, (None, Some(mode)));
+    let changed = say("/lab/x", Some(time), None).await.unwrap();
+    assert!(changed.is_changed && changed.position.seq == first.position.seq + 1);
+    assert_eq!(said("/lab/x").await, (Some(time), Some(mode)));
+    assert_eq!(site.version("/lab/x").await, first.version, "the version stays");
+    let again = say("/lab/x", Some(time), Some(mode)).await.unwrap();
+    assert!(!again.is_changed && again.position == changed.position);
+    // Who writes other bytes and says nothing of the bits leaves them.
+    site.put("/lab/x", 2).await;
+    assert_eq!(said("/lab/x").await, (None, Some(mode)));
+    say("/lab/x", None, Some(FileMode::of(0))).await.unwrap();
+    site.rename("/lab/x", "/lab/y", false).await.unwrap();
+    assert_eq!(said("/lab/y").await, (None, Some(FileMode::of(0))));
+
+    site.mkdir("/lab/d").await;
+    assert_eq!(kind(say("/lab/d", Some(time), None).await), ErrorKind::IsCollection);
+    assert_eq!(kind(say("/lab/none", Some(time), None).await), ErrorKind::NotFound);
+    assert_eq!(kind(say("/lab/y/z", Some(time), None).await), ErrorKind::NotACollection);
+    let attributes = FileAttributes { mtime: Some(time), mode: None };
+    let nobody = site.catalog.set_attributes(&user("nobody"), &path("/lab/y"), attributes).await;
+    assert_eq!(nobody.unwrap_err().code(), ErrorCode::NotFound);
+    site.tamper("UPDATE entry SET mode = 4095 WHERE name = 'y'").await;
+    assert_eq!(kind(site.stat("/lab/y").await), ErrorKind::Corrupt);
+}
+
 on_both!(
     collections_are_made_with_and_without_parents,
     renaming_moves_and_replaces,
@@ -204,4 +242,5 @@ on_both!(
     two_renames_cannot_close_a_circle,
     a_rename_may_be_repeated_by_the_id,
     changes_in_one_batch_see_each_other,
+    what_is_said_of_an_object_stays_with_it,
 );

@@ -226,6 +226,7 @@ async fn leave_some_of_each(site: &Site) -> (SiteId, ArrivalId) {
         size: ByteCount(7),
         root: Some(root(7)),
         mtime: None,
+        mode: None,
         digests: Vec::new(),
     };
     let id = ArrivalId::new();

@@ -18,6 +18,7 @@ fn file(name: &str, generation: &str) -> NativeFile {
         size: ByteCount(generation.len() as u64),
         generation: generation.into(),
         mtime: Some(Timestamp::from_micros(7)),
+        mode: None,
         root: None,
     }
 }

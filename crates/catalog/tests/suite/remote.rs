@@ -33,6 +33,7 @@ impl Other {
                 size: ByteCount(7),
                 root: Some(root(7)),
                 mtime: Some(Timestamp::from_micros(70)),
+                mode: None,
                 digests: vec!["crc32c:00000007".parse().unwrap()],
             },
             store: self.store,

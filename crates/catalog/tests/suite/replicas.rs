@@ -89,6 +89,7 @@ async fn a_native_file_that_changed_is_a_new_version(site: Site) {
         size: ByteCount(2),
         generation: "2".into(),
         mtime: None,
+        mode: None,
         state: ReplicaState::Unverified,
     };
     // Not while a mount writes it.
@@ -140,6 +141,7 @@ async fn removing_an_object_discards_the_copies_of_all_its_versions(site: Site) 
         size: ByteCount(2),
         generation: "2".into(),
         mtime: None,
+        mode: None,
         state: ReplicaState::Unverified,
     };
     let changed = site.catalog.native_changed(&site.admin, change).await.unwrap();

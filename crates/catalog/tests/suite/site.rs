@@ -173,6 +173,7 @@ impl Site {
             identity: Some("8:15".into()),
             size: None,
             mtime: None,
+            mode: None,
         }
     }
 

@@ -87,6 +87,7 @@ impl Run {
             size: ByteCount(self.sizes),
             root: Some(root(self.sizes)),
             mtime: None,
+            mode: None,
             digests: Vec::new(),
         };
         self.arrive(at, None, ArrivalBody::Publication(Box::new(publication))).await;

@@ -62,6 +62,7 @@ fn describe(entry: &Entry) -> String {
         lines.push(format!("size      {} ({} bytes)", size(content.size), content.size));
         lines.push(format!("version   {}", content.version));
         lines.push(format!("modified  {} UTC", time(content.mtime)));
+        lines.extend(content.mode.map(|mode| format!("mode      {mode}")));
         let root = content.root.map_or("not hashed yet".to_owned(), |root| root.to_string());
         lines.push(format!("blake3    {root}"));
         lines.extend(

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::Write;
+use std::os::unix::fs::PermissionsExt as _;
 
 use percale_testkit::data::content;
 use rustix::process::{Signal, kill_process};
@@ -48,6 +49,32 @@ fn a_tree_comes_back_byte_for_byte() {
     // What is in it, rather than it.
     lab.line("get -r percale:/lab/d/ flat").ok();
     assert_eq!(tree(&lab.path("d")), tree(&lab.path("flat")));
+}
+
+#[test]
+fn who_may_execute_is_kept() {
+    let lab = Lab::new();
+    let mode = |path: &str| fs::metadata(lab.path(path)).unwrap().permissions().mode() & 0o777;
+    for (name, mode) in [("d/run.sh", 0o755), ("d/private", 0o600), ("d/large.bin", 0o744)] {
+        let len = if name.ends_with("bin") { 9 << 20 } else { 20 };
+        lab.write(name, &content::bytes(len as u64, len));
+        fs::set_permissions(lab.path(name), fs::Permissions::from_mode(mode)).unwrap();
+    }
+    lab.line("put -r d percale:/lab/").ok();
+    let told = lab.line("stat --json percale:/lab/d/run.sh").ok().json();
+    assert_eq!(told["content"]["mode"], "0755");
+    lab.line("get -r percale:/lab/d back").ok();
+    for name in ["run.sh", "private", "large.bin"] {
+        let (there, back) = (mode(&format!("d/{name}")), mode(&format!("back/d/{name}")));
+        // The user's mask may take something away from others.
+        assert_eq!(there & 0o700, back & 0o700, "{name}: {back:o}");
+        assert_eq!(back & !there, 0, "{name}: {back:o}");
+    }
+    // Other bytes alone change nothing of it.
+    fs::set_permissions(lab.path("d/run.sh"), fs::Permissions::from_mode(0o700)).unwrap();
+    lab.write("d/run.sh", b"other");
+    lab.line("put --overwrite d/run.sh percale:/lab/d/run.sh").ok();
+    assert_eq!(lab.line("stat --json percale:/lab/d/run.sh").ok().json()["content"]["mode"], "0700");
 }
 
 #[test]

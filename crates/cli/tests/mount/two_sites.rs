@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
 use std::io::Write as _;
-use std::os::unix::fs::FileExt as _;
+use std::os::unix::fs::{FileExt as _, PermissionsExt as _};
 use std::path::Path;
-use std::time::Duration;
+use std::process::Command;
+use std::time::{Duration, SystemTime};
 
 use percale_testkit::process::{Site, SiteOptions};
 use percale_testkit::wait;
@@ -65,6 +66,52 @@ fn what_one_writes_the_other_reads() {
             &found == b"changed"
         });
     }
+}
+
+#[test]
+fn bits_and_times_are_the_same_everywhere() {
+    if !can_mount() {
+        return;
+    }
+    let (sites, folders) = (sites(), [(); 2].map(|()| tempfile::tempdir().unwrap()));
+    let [alps, baltic] = [0, 1].map(|at| Mounted::start(&sites[at], folders[at].path(), &[]));
+    let looks = |mount: &Mounted| {
+        let meta = fs::metadata(mount.path("run.sh")).ok()?;
+        Some((meta.permissions().mode() & 0o777, meta.modified().unwrap()))
+    };
+    let bits = |mount: &Mounted| looks(mount).map(|(mode, _)| mode);
+    fs::write(alps.path("run.sh"), "#!/bin/sh\necho ran\n").unwrap();
+    soon("the file", || bits(&baltic) == Some(0o644));
+    fs::set_permissions(alps.path("run.sh"), fs::Permissions::from_mode(0o755)).unwrap();
+    soon("the bits", || bits(&baltic) == Some(0o755));
+    let ran = Command::new(baltic.path("run.sh")).output().unwrap();
+    assert_eq!(String::from_utf8(ran.stdout).unwrap(), "ran\n");
+
+    // Said where the bytes are not; they stay where they are, and the version what it was.
+    let version = run(&sites[0], &["stat", "--json", "percale:/lab/run.sh"]);
+    let time = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+    let file = fs::File::open(baltic.path("run.sh")).unwrap();
+    file.set_times(fs::FileTimes::new().set_modified(time)).unwrap();
+    fs::set_permissions(baltic.path("run.sh"), fs::Permissions::from_mode(0o500)).unwrap();
+    assert_eq!(looks(&baltic), Some((0o500, time)));
+    soon("both", || looks(&alps) == Some((0o500, time)));
+    let told =
+        |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap()["content"]["version"].clone();
+    assert_eq!(told(&version), told(&run(&sites[0], &["stat", "--json", "percale:/lab/run.sh"])));
+
+    // Before it is published, too.
+    let mut file = fs::File::create(alps.path("early")).unwrap();
+    file.set_permissions(fs::Permissions::from_mode(0o711)).unwrap();
+    file.write_all(b"bytes").unwrap();
+    drop(file);
+    let early = |mount: &Mounted| {
+        fs::metadata(mount.path("early")).ok().map(|meta| meta.permissions().mode() & 0o777)
+    };
+    soon("a new one", || early(&baltic) == Some(0o711));
+    // Another process knows it from the catalog alone.
+    alps.stop();
+    let alps = Mounted::start(&sites[0], folders[0].path(), &[]);
+    assert_eq!((early(&alps), looks(&alps)), (Some(0o711), Some((0o500, time))));
 }
 
 #[test]

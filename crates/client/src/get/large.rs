@@ -77,10 +77,8 @@ pub(super) async fn get(
         let detail = "a stream is still writing";
         return Err(Error::new(ErrorKind::Local, ErrorCode::Internal, operation, detail));
     };
-    blocking(&operation, move || {
-        shared.file.publish(wanted_mtime(&shared.wanted), shared.wanted.replaces, true)
-    })
-    .await
+    blocking(&operation, move || shared.file.publish(&shared.wanted.content, shared.wanted.replaces, true))
+        .await
 }
 
 impl Shared {
@@ -114,10 +112,6 @@ async fn find_what_came(shared: &Arc<Shared>) -> crate::Result<()> {
     shared.active.moved(shared.wanted.content.size - came.missing().total().0);
     *lock(&shared.received) = came;
     Ok(())
-}
-
-fn wanted_mtime(wanted: &Wanted) -> percale_core::Timestamp {
-    wanted.content.mtime
 }
 
 async fn receive(shared: &Arc<Shared>, slots: &Arc<Slots>) -> crate::Result<()> {

@@ -328,7 +328,7 @@ impl Writer<'_> {
             file.discard();
             return Err(Error::new(ErrorKind::Integrity, ErrorCode::Integrity, operation, detail));
         }
-        file.publish(wanted.content.mtime, wanted.replaces, false)?;
+        file.publish(&wanted.content, wanted.replaces, false)?;
         Ok(true)
     }
 }

@@ -1,14 +1,14 @@
-//! Entries: looked at, listed, removed.
+//! Entries: looked at, listed, changed, removed.
 
 use std::collections::HashMap;
 
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, StatusCode, Uri, header};
-use percale_api::entries::{Content, Entry, Kind, Replica};
+use percale_api::entries::{Attributes, Content, Entry, Kind, Replica};
 use percale_api::tasks::{Task, TaskSpec};
 use percale_api::{Page, fields};
-use percale_catalog::{EntryKind, Listed, NamePattern, RemoveOptions};
+use percale_catalog::{EntryKind, FileAttributes, Listed, NamePattern, RemoveOptions};
 use percale_core::access::{Caller, Permission};
 use percale_core::ids::{EntryId, LeaseId, StoreId, VersionId};
 use percale_core::{ErrorCode, ObjectPath};
@@ -26,7 +26,7 @@ use crate::{ApiError, AppState, OnPath as _, Result};
 
 pub(super) fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new()
-        .routes(routes!(get_entry, remove_entry))
+        .routes(routes!(get_entry, set_attributes, remove_entry))
         .routes(routes!(list))
         .routes(routes!(list_root))
         .routes(routes!(find))
@@ -49,6 +49,7 @@ pub(super) fn describe(path: ObjectPath, entry: percale_catalog::Entry) -> Entry
             size: content.size.0,
             root: content.root,
             mtime: content.mtime.unwrap_or(modified),
+            mode: content.mode,
             digests: content.digests,
         }),
         replicas: None,
@@ -124,6 +125,24 @@ async fn get_entry(
     }
     Err(ApiError::new(ErrorCode::Conflict, format!("{path} is overwritten faster than it can be looked at"))
         .with_path(path))
+}
+
+/// Sets times and permission bits of an object, whose version stays.
+#[utoipa::path(patch, path = "/v1/entries/{*path}", tag = "entries", request_body = Attributes, params(("path" = String, Path, description = "path of an object")), responses((status = 200, description = "the entry", body = Entry)))]
+async fn set_attributes(
+    State(app): State<AppState>,
+    Auth(caller): Auth,
+    NamespacePath(path): NamespacePath,
+    Json(wanted): Json<Attributes>,
+) -> Result<Response> {
+    let wanted = attributes(wanted);
+    let changed = app.catalog.set_attributes(&caller, &path, wanted).await.on_path(&path)?;
+    Ok((position_header(changed.position), Json(describe(path, changed.entry))).into_response())
+}
+
+pub(crate) fn attributes(wanted: Attributes) -> FileAttributes {
+    let Attributes { mtime, mode } = wanted;
+    FileAttributes { mtime, mode }
 }
 
 /// What of a collection is listed.

@@ -163,7 +163,7 @@ impl Push {
     }
 
     async fn begin(&self, size: ByteCount, info: &[u8]) -> Result<Receiving> {
-        let PushItem { path, condition, parents, mtime } = parse_json(info)?;
+        let PushItem { path, condition, parents, mtime, mode } = parse_json(info)?;
         let object = NewObject {
             caller: self.caller.clone(),
             delegation: None,
@@ -171,6 +171,7 @@ impl Push {
             parents,
             condition: super::uploads::condition(condition),
             mtime,
+            mode,
             digests: Vec::new(),
             answer: None,
         };

@@ -3,7 +3,7 @@
 pub mod auth;
 mod collections;
 pub mod data;
-mod entries;
+pub(crate) mod entries;
 mod events;
 pub mod extract;
 pub(crate) mod forward;

@@ -273,6 +273,7 @@ async fn publish(
             size: item.size,
             root: Some(item.root),
             mtime: item.mtime_us.map(Timestamp::from_micros),
+            mode: item.mode,
             digests: item.digests,
         },
         store: item.store,

@@ -112,6 +112,7 @@ where
         parents: query.parents.0,
         condition,
         mtime,
+        mode: None,
         digests,
         answer: None,
     };

@@ -192,6 +192,7 @@ impl Copier<'_> {
                 parents: true,
                 condition,
                 mtime: version.mtime,
+                mode: version.mode,
                 digests: version.digests.clone(),
                 answer: None,
             };

@@ -96,6 +96,7 @@ pub(super) fn opened(listed: Listed, position: Option<Position>) -> Option<OpenV
         root: content.root,
         digests: content.digests,
         mtime: content.mtime,
+        mode: content.mode,
         modified: entry.modified,
         replicas,
         position: position.unwrap_or(Position { space: entry.space, term: 0, seq: 0 }),

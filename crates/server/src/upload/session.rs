@@ -8,7 +8,7 @@ use percale_catalog::{Condition, Lease, TaskHolder};
 use percale_core::digest::{Algorithm, Digest, Hasher};
 use percale_core::ids::{LeaseId, StoreId};
 use percale_core::tree::{GROUP_SIZE, GroupHash, HashTree, group_range, hash_group};
-use percale_core::{ByteCount, ByteRange, ErrorCode, ObjectPath, Timestamp};
+use percale_core::{ByteCount, ByteRange, ErrorCode, FileMode, ObjectPath, Timestamp};
 use percale_mover::{DataFrame, ReceivedGroups};
 use percale_store::{Stage, StageOptions, StageToken, Staged};
 use serde::{Deserialize, Serialize};
@@ -33,6 +33,8 @@ pub(super) struct Body {
     pub(super) condition: Condition,
     pub(super) parents: bool,
     pub(super) mtime: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) mode: Option<FileMode>,
     pub(super) store: StoreId,
     pub(super) token: StageToken,
 }

@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use percale_core::{ByteCount, Timestamp};
+use percale_core::{ByteCount, FileMode, Timestamp};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Statx, StatxFlags, StatxTimestamp};
 use rustix::io::Errno;
 
@@ -298,6 +298,7 @@ pub(super) fn listed_meta(stat: &Statx) -> Meta {
     let (mtime, ctime) = (nanos(stat.stx_mtime), nanos(stat.stx_ctime));
     meta.modified = Some(Timestamp::from_micros(i64::try_from(mtime.div_euclid(1000)).unwrap_or(i64::MAX)));
     if kind == Kind::File {
+        meta.mode = Some(FileMode::of(stat.stx_mode.into()));
         meta.generation =
             Some(Generation::new(format!("{}:{}:{mtime}:{ctime}", stat.stx_ino, stat.stx_size)));
     }

@@ -104,6 +104,7 @@ fn to_wire(folder: NativeFolder) -> Folder {
         size: file.size,
         generation: file.generation,
         mtime_us: file.mtime.map(Timestamp::as_micros),
+        mode: file.mode,
         root: file.root,
     };
     let files = folder.files.into_iter().map(file).collect();
@@ -117,6 +118,7 @@ pub(crate) fn from_wire(caller: Caller, files: RegisterFiles) -> Register {
         size: file.size,
         generation: file.generation,
         mtime: file.mtime_us.map(Timestamp::from_micros),
+        mode: file.mode,
         root: file.root,
     };
     let folder = |folder: Folder| {

@@ -327,6 +327,7 @@ pub(crate) fn found(name: &str, meta: &Meta, root: Option<percale_core::tree::Ro
         size: meta.size,
         generation: meta.generation.as_ref().map(ToString::to_string).unwrap_or_default(),
         mtime: meta.modified,
+        mode: meta.mode,
         root,
     }
 }
