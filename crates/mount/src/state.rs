@@ -268,6 +268,7 @@ impl Shared {
         };
         // What was changed here before is part of what is listed.
         let _ = tokio::time::timeout(PUBLISH_WAIT, self.changes.until_done(None)).await;
+        let _reading = Reading::begin(self);
         for round in 1.. {
             self.state().names.collection_mut(id).ok_or(Errno::ENOENT)?.is_touched = false;
             let read = self.read_listing(&path).await;
@@ -487,6 +488,22 @@ pub fn tell_kernel(notifier: &Notifier, news: &mpsc::Receiver<News>) {
             }
             News::Content(id) => notifier.inval_inode(INodeNo(id), 0, 0),
         };
+    }
+}
+
+/// Lasts while a listing is read, and until it was taken over.
+struct Reading<'a>(&'a Shared);
+
+impl<'a> Reading<'a> {
+    fn begin(shared: &'a Shared) -> Self {
+        shared.state().owned.reading();
+        Self(shared)
+    }
+}
+
+impl Drop for Reading<'_> {
+    fn drop(&mut self) {
+        self.0.state().owned.merged();
     }
 }
 

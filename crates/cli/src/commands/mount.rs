@@ -84,7 +84,9 @@ pub async fn run(args: MountArgs, context: &Context) -> Result {
         let failure = Failure::usage(format!("cannot mount at {}: {error}", dir.display()));
         match error.kind() {
             std::io::ErrorKind::NotConnected => failure.with_hint(NOT_CONNECTED),
-            std::io::ErrorKind::NotFound => failure.with_hint("Make the directory first; a mount is laid over one that is there."),
+            std::io::ErrorKind::NotFound => {
+                failure.with_hint("Make the directory first; a mount is laid over one that is there.")
+            }
             _ => failure,
         }
     })?;
