@@ -1,6 +1,7 @@
 //! Files that lie at a site, registered in place.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 
 use serde_json::json;
 
@@ -12,6 +13,7 @@ fn lab() -> (Lab, String) {
     for name in ["run/a.nc", "run/in/b.nc", "run/in/c.txt"] {
         lab.write(&format!("raw/{name}"), name.as_bytes());
     }
+    fs::set_permissions(lab.path("raw/run/in/b.nc"), fs::Permissions::from_mode(0o640)).unwrap();
     let raw = lab.path("raw");
     lab.run(["store", "add", "raw", "--native", "--posix", raw.to_str().unwrap()]).ok();
     let site = lab.line("api GET /v1/site").ok().json()["name"].as_str().unwrap().to_owned();
@@ -31,6 +33,7 @@ fn files_are_registered_where_they_lie() {
     let done = lab.run(["import", &from, "percale:/lab/run", "--hash", "now"]).ok();
     assert!(done.err.contains("3 registered"), "{}", done.err);
     assert_eq!(lab.line("cat percale:/lab/run/in/b.nc").ok().out, "run/in/b.nc");
+    assert_eq!(lab.line("stat --json percale:/lab/run/in/b.nc").ok().json()["content"]["mode"], "0640");
     lab.write("raw/run/a.nc", b"another");
     fs::remove_file(lab.path("raw/run/in/c.txt")).unwrap();
     let task = lab.run(["--json", "import", &from, "percale:/lab/run/", "--hash", "never"]).ok().json();

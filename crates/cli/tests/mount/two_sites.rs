@@ -196,8 +196,8 @@ fn what_both_do_agrees_with_a_model() {
             std::thread::sleep(Duration::from_millis(25));
             contents(&other) == wanted
         });
-        let fabric = crate::mounted::listing(&sites[0]);
-        assert!(agrees, "at {at} in round {round}: {:?}\n{wanted:?}\n{fabric:?}", contents(&other));
+        let fabric = || crate::mounted::listing(&sites[0]);
+        assert!(agrees, "at {at} in round {round}: {:?}\n{wanted:?}\n{:?}", contents(&other), fabric());
     }
 }
 
