@@ -15,6 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
+import host
 import one_site
 
 PERCALE = one_site.PERCALE
@@ -40,7 +41,7 @@ def main():
     parser.add_argument("--files", type=int, default=FILES, help=f"files in bulk (default {FILES})")
     options = parser.parse_args()
     lags, here, there = [], [], []
-    parent = Path("/dev/shm") if os.access("/dev/shm", os.W_OK) else one_site.ROOT / "target"
+    parent = Path("/dev/shm") if os.access("/dev/shm", os.W_OK) else host.ROOT / "target"
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=parent)))
         for name in ("home", "away", "tree"):

@@ -1,11 +1,14 @@
-"""The machine that a benchmark runs on, as its results describe it."""
+"""The machine that a benchmark runs on, and how its figures are kept."""
 
+import csv
 import datetime
+import json
 import os
 import platform
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -37,14 +40,24 @@ def medium(folder):
     return "memory" if kind == "tmpfs" else kind
 
 
+def write_csv(path, rows):
+    with open(path, "w", newline="") as file:
+        table = csv.DictWriter(file, rows[0].keys())
+        table.writeheader()
+        table.writerows(rows)
+
+
 def _first_line(argv):
     done = subprocess.run([str(word) for word in argv], capture_output=True, text=True, stdin=subprocess.DEVNULL)
     return next(iter((done.stdout or done.stderr).strip().splitlines()), "")
 
 
-def setup(binary, command, tools):
-    """Describes the machine, and the versions of those `tools` {name: command that says its version} that are installed."""
-    return {
+def setup(folder, binary, program, tools=()):
+    """Describes the machine, and the versions of those `tools` {name: command that says its version} that are installed.
+
+    Writes it to setup.json in the folder, and returns what is said of it above the figures.
+    """
+    described = {
         "date": datetime.date.today().isoformat(),
         "processor": f"{os.cpu_count()} x {cpu()}",
         "memory_gib": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 30,
@@ -52,6 +65,11 @@ def setup(binary, command, tools):
         "commit": _first_line(["git", "-C", ROOT, "rev-parse", "--short", "HEAD"]),
         "percale": _first_line([binary, "--version"]),
         "sysctl": {name: Path(f"/proc/sys/{name}").read_text().strip() for name in SYSCTLS if Path(f"/proc/sys/{name}").exists()},
-        "tools": {name: _first_line(argv) for name, argv in tools.items() if shutil.which(argv[0])},
-        "command": command,
+        "tools": {name: _first_line(argv) for name, argv in dict(tools).items() if shutil.which(argv[0])},
+        "command": f"bench/run {program} {' '.join(sys.argv[1:])}".rstrip(),
     }
+    (folder / "setup.json").write_text(json.dumps(described, indent=1) + "\n")
+    return (
+        f"{described['date']}, {described['processor']}, {described['memory_gib']} GiB, Linux {described['kernel']}; "
+        f"commit {described['commit']}; more in setup.json."
+    )

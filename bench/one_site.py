@@ -6,11 +6,7 @@ large file) or a loop of writes (small files) to the same medium, followed by a 
 
 import argparse
 import contextlib
-import csv
-import datetime
-import json
 import os
-import platform
 import shutil
 import socket
 import statistics
@@ -20,8 +16,9 @@ import tempfile
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-PERCALE = Path(os.environ.get("PERCALE_BIN", ROOT / "target/release/percale"))
+import host
+
+PERCALE = Path(os.environ.get("PERCALE_BIN", host.ROOT / "target/release/percale"))
 SMALL_COUNT, SMALL_SIZE = 10_000, 10_000
 LARGE_SIZE = 1_000_000_000
 
@@ -71,13 +68,6 @@ def site(folder, name="bench", store=()):
     finally:
         server.terminate()
         server.wait()
-
-
-def write_csv(path, rows):
-    with open(path, "w", newline="") as file:
-        table = csv.DictWriter(file, rows[0].keys())
-        table.writeheader()
-        table.writerows(rows)
 
 
 def write_random(path, size):
@@ -152,7 +142,7 @@ def main():
         rows.append({"medium": medium, "what": what, "round": number, "seconds": round(seconds, 4), "load": round(load, 2)})
         print(f"{medium:6} {number}  {what:34} {seconds:8.3f} s   load {load:.2f}", flush=True)
 
-    media = {"disk": ROOT / "target"}
+    media = {"disk": host.ROOT / "target"}
     if os.access("/dev/shm", os.W_OK):
         media["memory"] = Path("/dev/shm")
     for medium, parent in media.items():
@@ -172,16 +162,11 @@ def main():
     print("\n" + summary)
     if options.no_save:
         return
-    target = ROOT / "bench/runs" / f"{datetime.date.today()}-site"
-    target.mkdir(parents=True, exist_ok=True)
-    write_csv(target / "raw.csv", rows)
-    machine = {
-        "cpus": os.cpu_count(),
-        "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9, 1),
-        "kernel": platform.release(),
-        "commit": subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip(),
-    }
-    (target / "summary.md").write_text(f"# One site on loopback\n\n`{json.dumps(machine)}`\n\n{summary}\n")
+    folder = host.default_folder("site")
+    folder.mkdir(parents=True, exist_ok=True)
+    host.write_csv(folder / "raw.csv", rows)
+    described = host.setup(folder, PERCALE, "site")
+    (folder / "summary.md").write_text(f"# One site on loopback\n\n{described}\n\n{summary}\n")
 
 
 if __name__ == "__main__":

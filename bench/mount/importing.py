@@ -145,7 +145,7 @@ def main():
     if not PERCALE.exists():
         sys.exit(f"{PERCALE} is not there: build it, or name another in PERCALE_BIN")
     memory_disk = Path("/dev/shm")
-    options.folder = options.folder or (memory_disk if os.access(memory_disk, os.W_OK) else one_site.ROOT / "target")
+    options.folder = options.folder or (memory_disk if os.access(memory_disk, os.W_OK) else host.ROOT / "target")
     chance = random.Random(options.seed)
     rows = []
     for number in range(options.rounds):
@@ -178,15 +178,14 @@ def table(rows):
 
 def save(folder, rows, options):
     folder.mkdir(parents=True, exist_ok=True)
-    one_site.write_csv(folder / "raw.csv", rows)
-    described = host.setup(PERCALE, f"bench/run importing {' '.join(sys.argv[1:])}", {})
-    (folder / "setup.json").write_text(json.dumps(described, indent=1) + "\n")
+    host.write_csv(folder / "raw.csv", rows)
+    described = host.setup(folder, PERCALE, "importing")
     series = {}
     for row in rows:
         if row["what"] in ("first import", "nothing new", "created through a mount"):
             series.setdefault(row["what"], []).append((row["files"], row["seconds"]))
     drawn = plots.curves(folder / "import.svg", f"Import of files of {options.size} bytes", "files", "s", series, log=True)
-    parts = [f"# Import, {described['date']}\n\n{described['processor']}, Linux {described['kernel']}; commit {described['commit']}; medians of the rounds.\n"]
+    parts = [f"# Import\n\n{described} Medians of the rounds.\n"]
     parts += [table(rows), *(f"\n![{plot.stem}]({plot.name})\n" for plot in drawn)]
     (folder / "summary.md").write_text("\n".join(parts))
     print(f"written to {folder}")

@@ -24,21 +24,17 @@ def settle(at):
     os.close(directory)
 
 
-def create(names):
+def create(names, finish=os.close):
     content = b"x" * FILE_SIZE
     for name in names:
         file = os.open(name, os.O_CREAT | os.O_WRONLY, 0o644)
         os.write(file, content)
-        os.close(file)
+        finish(file)
 
 
-def create_durably(names):
-    content = b"x" * FILE_SIZE
-    for name in names:
-        file = os.open(name, os.O_CREAT | os.O_WRONLY, 0o644)
-        os.write(file, content)
-        os.fsync(file)
-        os.close(file)
+def sync_and_close(file):
+    os.fsync(file)
+    os.close(file)
 
 
 def look(names):
@@ -79,7 +75,7 @@ def metadata(at, options, record):
     timed("unlink", len(names), lambda: remove(names))
     durable = [f"{at}/durable-{number:06}" for number in range(options.files // 20)]
     settle(at)
-    timed("create 1 KiB, fsync", len(durable), lambda: create_durably(durable))
+    timed("create 1 KiB, fsync", len(durable), lambda: create(durable, sync_and_close))
     remove(durable)
 
 

@@ -14,7 +14,6 @@ one after the other. Needs root and /dev/fuse. The figures go to bench/runs/<dat
 
 import argparse
 import csv
-import json
 import os
 import shutil
 import statistics
@@ -127,13 +126,9 @@ def save(folder, rows):
         with open(raw, newline="") as file:
             old = [row | {"figure": float(row["figure"]), "load": float(row["load"])} for row in csv.DictReader(file)]
         rows = [row for row in old if (row["measure"], row["medium"]) != (rows[0]["measure"], rows[0]["medium"])] + rows
-    one_site.write_csv(raw, rows)
-    described = host.setup(one_site.PERCALE, f"bench/run mounted {' '.join(sys.argv[1:])}", VERSIONS)
-    (folder / "setup.json").write_text(json.dumps(described, indent=1) + "\n")
-    parts = [
-        f"# The mount, {described['date']}\n\n{described['processor']}, {described['memory_gib']} GiB, Linux {described['kernel']}; commit "
-        f"{described['commit']}; more in setup.json. Medians of the rounds; in brackets the ratio to the native file system in the same run.\n"
-    ]
+    host.write_csv(raw, rows)
+    described = host.setup(folder, one_site.PERCALE, "mounted", VERSIONS)
+    parts = [f"# The mount\n\n{described} Medians of the rounds; in brackets the ratio to the native file system in the same run.\n"]
     for name, medium in dict.fromkeys((row["measure"], row["medium"]) for row in rows):
         mine = [row for row in rows if (row["measure"], row["medium"]) == (name, medium)]
         parts.append(f"## {name}, {medium}\n\n{table(mine)}")

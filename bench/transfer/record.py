@@ -6,8 +6,6 @@ summary and the plots are made anew from all lines.
 
 import csv
 import importlib
-import json
-import sys
 
 import host
 
@@ -61,17 +59,12 @@ def save(folder, rows, binary):
     place = lambda row: (row["experiment"], row["net"], row["medium"])
     new = {place(row) for row in rows}
     rows = [row for row in read(folder) if place(row) not in new] + rows
-    with open(folder / "raw.csv", "w", newline="") as file:
-        table = csv.DictWriter(file, COLUMNS)
-        table.writeheader()
-        table.writerows(rows)
-    described = host.setup(binary, f"bench/run transfer {' '.join(sys.argv[1:])}", VERSIONS)
-    (folder / "setup.json").write_text(json.dumps(described, indent=1) + "\n")
+    host.write_csv(folder / "raw.csv", rows)
+    described = host.setup(folder, binary, "transfer", VERSIONS)
     rows = read(folder)
     parts = [
-        f"# Transfers, {described['date']}\n\n{described['processor']}, {described['memory_gib']} GiB, Linux {described['kernel']}; commit "
-        f"{described['commit']}; more in setup.json. Each line is the median of its rounds. Encryption and verification are on for Percale; "
-        "of the others only tar over ssh encrypts. Seconds are of the whole command, a new process each, unless a line says otherwise.\n"
+        f"# Transfers\n\n{described} Each line is the median of its rounds. Encryption and verification are on for Percale; of the "
+        "others only tar over ssh encrypts. Seconds are of the whole command, a new process each, unless a line says otherwise.\n"
     ]
     for name in dict.fromkeys(row["experiment"] for row in rows):
         experiment = importlib.import_module(f"experiments.{name}")
