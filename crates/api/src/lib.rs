@@ -3,6 +3,7 @@
 //! Additive changes only within `/v1`: a reader ignores fields it does not know, a new field is optional.
 
 pub mod access;
+pub mod attributes;
 pub mod away;
 pub mod digest_fields;
 pub mod directions;

@@ -126,7 +126,8 @@ struct Pending {
     versions_less: Vec<(i64, VersionId)>,
     intents_new: BTreeMap<IntentId, Arc<StoredIntent>>,
     intents_gone: Vec<IntentId>,
-    grants_gone: Vec<(i64, u64)>,
+    /// Entries whose grants and attributes go.
+    names_gone: Vec<(i64, u64)>,
 }
 
 /// A transaction with what it has seen and what it is about to write.

@@ -15,6 +15,7 @@
 mod access;
 mod admin;
 mod arrival;
+mod attribute;
 mod batch;
 mod catalog;
 mod copies;
@@ -40,6 +41,7 @@ mod remove;
 mod replica;
 mod report;
 mod rows;
+mod search;
 mod space;
 mod store;
 mod task;
@@ -51,8 +53,8 @@ pub use follow::SpaceSnapshot;
 pub use model::*;
 pub use publish::MAX_PUBLISH;
 pub use record::{
-    ChangedItem, CreatedItem, GrantItem, MovedItem, PublishedItem, RecordChange, RemovedItem, ReplicaItem,
-    ReplicaRemovedItem, SpaceBody, SpaceMovedBody, SpacePromotedBody,
+    AttributesItem, ChangedItem, CreatedItem, GrantItem, MovedItem, PublishedItem, RecordChange, RemovedItem,
+    ReplicaItem, ReplicaRemovedItem, SetAttribute, SpaceBody, SpaceMovedBody, SpacePromotedBody,
 };
 pub use register::MAX_REGISTER;
 

@@ -1,6 +1,7 @@
 //! What goes in and out of the catalog.
 
 mod arrival;
+mod attribute;
 mod entry;
 mod follow;
 mod journal;
@@ -14,6 +15,7 @@ mod site;
 mod task;
 
 pub use arrival::*;
+pub use attribute::*;
 pub use entry::*;
 pub use follow::*;
 pub use journal::*;

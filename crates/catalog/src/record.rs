@@ -5,6 +5,7 @@
 //! know. A new field is optional; anything else is a new form with a new sample in `samples/`, and this one stays.
 
 use percale_core::access::{Permission, Subject};
+use percale_core::attribute::{AttributeName, AttributeValue};
 use percale_core::digest::Digest;
 use percale_core::ids::{EntryId, SiteId, SpaceId, StoreId, VersionId};
 use percale_core::path::SpaceName;
@@ -15,7 +16,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
-use crate::model::{Record, Replica, Space, SpaceScope, SpaceState};
+use crate::model::{AttributeSource, Record, Replica, Space, SpaceScope, SpaceState};
 
 /// The kinds of records.
 pub(crate) mod kind {
@@ -32,6 +33,7 @@ pub(crate) mod kind {
     pub const REPLICAS_CHANGED: &str = "replicas.changed";
     pub const REPLICAS_REMOVED: &str = "replicas.removed";
     pub const GRANTS_CHANGED: &str = "grants.changed";
+    pub const ATTRIBUTES_CHANGED: &str = "attributes.changed";
 }
 
 /// A list of what changed.
@@ -227,8 +229,28 @@ pub struct GrantItem {
     pub permission: Option<Permission>,
 }
 
+/// What is said of an entry now, by one who says it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct AttributesItem {
+    /// The entry.
+    pub entry: EntryId,
+    /// Who says it.
+    pub source: AttributeSource,
+    /// The attributes that are other ones; what is not named stays.
+    pub set: Vec<SetAttribute>,
+}
+
+/// An attribute with its values now; without any it is gone.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SetAttribute {
+    /// Its name.
+    pub name: AttributeName,
+    /// Its values.
+    pub values: Vec<AttributeValue>,
+}
+
 /// What a record says.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum RecordChange {
     /// The space was made.
@@ -257,6 +279,8 @@ pub enum RecordChange {
     ReplicasRemoved(Vec<ReplicaRemovedItem>),
     /// Grants are other ones.
     GrantsChanged(Vec<GrantItem>),
+    /// Other things are said of entries.
+    AttributesChanged(Vec<AttributesItem>),
     /// A kind that this release does not know.
     Unknown,
 }
@@ -281,6 +305,7 @@ impl Record {
             kind::REPLICAS_CHANGED => RecordChange::ReplicasChanged(self.items()?),
             kind::REPLICAS_REMOVED => RecordChange::ReplicasRemoved(self.items()?),
             kind::GRANTS_CHANGED => RecordChange::GrantsChanged(self.items()?),
+            kind::ATTRIBUTES_CHANGED => RecordChange::AttributesChanged(self.items()?),
             _ => RecordChange::Unknown,
         };
         Ok(change)
@@ -349,12 +374,13 @@ mod tests {
                 RecordChange::ReplicasChanged(items) => serde_json::to_value(Items { items }),
                 RecordChange::ReplicasRemoved(items) => serde_json::to_value(Items { items }),
                 RecordChange::GrantsChanged(items) => serde_json::to_value(Items { items }),
+                RecordChange::AttributesChanged(items) => serde_json::to_value(Items { items }),
                 RecordChange::Unknown => panic!("{} is not known", sample.kind),
             };
             assert_eq!(again.unwrap(), sample.body, "{}", sample.kind);
             kinds.push(sample.kind);
         }
-        assert_eq!(kinds.len(), 14, "a sample of each kind, and of what was added to one");
+        assert_eq!(kinds.len(), 15, "a sample of each kind, and of what was added to one");
     }
 
     #[test]

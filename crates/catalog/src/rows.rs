@@ -3,6 +3,7 @@
 //! The layout is described in docs/design/rows.md.
 
 pub(crate) mod arrival;
+pub(crate) mod attribute;
 pub(crate) mod entry;
 pub(crate) mod follow;
 pub(crate) mod grant;

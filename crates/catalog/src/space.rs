@@ -14,6 +14,7 @@ use crate::engine::{Change, Query, Tx};
 use crate::error::{Error, ErrorKind, Result};
 use crate::model::{NewSpace, Site, Space, SpaceChange, SpaceScope, SpaceState};
 use crate::record::{GrantItem, Items, SpaceBody, kind};
+use crate::rows::attribute;
 use crate::rows::entry::{self, EntryRow};
 use crate::rows::grant::{self, GrantRow};
 use crate::rows::publish::actor;
@@ -324,6 +325,7 @@ impl Change for RemoveSpace {
         }
         grant::remove_of_entries(batch.tx, vec![(sp, EntryId::ROOT.0)]).await?;
         entry::delete_all(batch.tx, sp).await?;
+        attribute::remove_of_space(batch.tx, sp).await?;
         site::remove_space(batch.tx, sp, id).await?;
         batch.record(sp, &actor(caller), kind::SPACE_REMOVED, &serde_json::json!({}))?;
         Ok(())

@@ -7,8 +7,8 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
     admin, api, bench, cat, check, completion, config, doctor, events, export, find, grant, import, locate,
-    login, ls, mount, namespace, replicate, serve, site, space, stat, store, sync, task, token, transfer,
-    usage,
+    login, ls, meta, mount, namespace, replicate, search, serve, site, space, stat, store, sync, task, token,
+    transfer, usage,
 };
 use crate::demo::DemoArgs;
 use crate::output::ColorWhen;
@@ -107,6 +107,11 @@ pub enum Command {
     Du(usage::DuArgs),
     /// Find entries by name, size and time
     Find(find::FindArgs),
+    /// Find data by what it is about, in all spaces
+    Search(search::SearchArgs),
+    /// Show and set what data is about
+    #[command(subcommand)]
+    Meta(meta::MetaCommand),
     /// Write the bytes of objects to standard output
     Cat(cat::CatArgs),
     /// Write the first bytes of an object to standard output

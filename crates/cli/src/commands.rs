@@ -17,10 +17,12 @@ mod known;
 pub mod locate;
 pub mod login;
 pub mod ls;
+pub mod meta;
 pub mod mount;
 pub mod namespace;
 pub mod receipt;
 pub mod replicate;
+pub mod search;
 pub mod serve;
 pub mod site;
 pub mod space;
@@ -51,6 +53,8 @@ pub async fn run(command: Command, context: &Context) -> Result {
         Command::Tree(args) => context.interruptible(usage::tree(args, context)).await?,
         Command::Du(args) => context.interruptible(usage::du(args, context)).await?,
         Command::Find(args) => context.interruptible(find::run(args, context)).await?,
+        Command::Search(args) => context.interruptible(search::run(args, context)).await?,
+        Command::Meta(command) => context.interruptible(meta::run(command, context)).await?,
         Command::Cat(args) => context.interruptible(cat::cat(args, context)).await?,
         Command::Head(args) => context.interruptible(cat::head(args, context)).await?,
         Command::Get(args) => transfer::get(args, context).await,

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use percale_api::access::{Grant, IssuedToken, NewGrant, NewToken, Token, WhoAmI};
+use percale_api::attributes::{AttributeChange, AttributeList};
 use percale_api::entries::{Entry, Move};
 use percale_api::site::{Readiness, Site, Version};
 use percale_api::spaces::{NewHome, NewSpace, NewStore, Promoted, Space, SpaceChange, Store, StoreChange};
@@ -347,6 +348,45 @@ impl Client {
             .optional("limit", limit.map(|limit| limit.min(MAX_PAGE)))
             .optional("cursor", cursor);
         self.json(call).await
+    }
+
+    /// Finds a page of what a query holds for (docs/search.md), in all spaces that the site has or follows.
+    ///
+    /// # Errors
+    /// As the server answers.
+    pub async fn search(
+        &self,
+        query: &str,
+        limit: Option<u32>,
+        cursor: Option<&str>,
+    ) -> crate::Result<Page<Entry>> {
+        let call = get("search", "/v1/search")
+            .optional("q", Some(query))
+            .optional("limit", limit.map(|limit| limit.min(MAX_PAGE)))
+            .optional("cursor", cursor);
+        self.json(call).await
+    }
+
+    /// Returns what is said of an object or collection.
+    ///
+    /// # Errors
+    /// As the server answers.
+    pub async fn attributes(&self, path: &ObjectPath) -> crate::Result<AttributeList> {
+        self.json(get(format!("look at the attributes of {path}"), encode_path("/v1/attributes", path))).await
+    }
+
+    /// Sets and removes what people say of an object or collection. Returns what is said of it then.
+    ///
+    /// # Errors
+    /// As the server answers.
+    pub async fn change_attributes(
+        &self,
+        path: &ObjectPath,
+        change: &AttributeChange,
+    ) -> crate::Result<AttributeList> {
+        let operation = format!("change the attributes of {path}");
+        let call = Call::new(operation, Method::PATCH, encode_path("/v1/attributes", path));
+        self.json(call.json(change).repeat(Repeat::Safe)).await
     }
 
     /// Makes a collection. One that is there is no error. Returns whether it is new.

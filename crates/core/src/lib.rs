@@ -10,24 +10,29 @@
 //! | [`tree`] | the BLAKE3 tree over 1 MiB groups that makes any part of a version verifiable alone |
 //! | [`access`] | subjects, permissions, and the one function that decides |
 //! | [`state`] | the states of replicas, leases and tasks, and which may follow which |
+//! | [`attribute`] | typed names and values that say what an object is about |
+//! | [`query`] | what is searched for: the tree that the query language gives and a catalog answers |
 //! | [`position`] | a place in a space's journal |
 //! | [`FileMode`] | permission bits that programs see |
 //! | [`time`] | [`Timestamp`], microseconds since 1970 |
 //! | [`ErrorCode`] | the stable codes of `spec/errors.yaml` |
 
 pub mod access;
+pub mod attribute;
 pub mod digest;
 mod error_codes;
 pub mod ids;
 mod mode;
 pub mod path;
 pub mod position;
+pub mod query;
 pub mod range;
 pub mod rate;
 pub mod state;
 pub mod time;
 pub mod tree;
 
+pub use attribute::{AttributeName, AttributeValue};
 pub use error_codes::{ErrorCode, UnknownErrorCode};
 pub use mode::{FileMode, InvalidFileMode};
 pub use path::ObjectPath;

@@ -144,6 +144,21 @@ pub(super) static TABLES: &[Table] = &[
         columns: &[("sp", Int), ("entry", Int), ("subject", Text), ("permission", Text)],
     },
     Table {
+        name: "attribute",
+        key: 5,
+        columns: &[
+            ("sp", Int),
+            ("entry", Int),
+            ("name", Text),
+            ("source", Int),
+            ("ord", Int),
+            ("type", Int),
+            ("number", Int),
+            ("word", Text),
+            ("value", Text),
+        ],
+    },
+    Table {
         name: "journal",
         key: 2,
         columns: &[

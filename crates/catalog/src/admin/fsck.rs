@@ -90,6 +90,12 @@ static CHECKS: &[Check] = &[
          WHERE NOT EXISTS (SELECT 1 FROM entry e WHERE e.sp = g.sp AND e.id = g.entry)"
     ),
     check!(
+        "attribute_dangling",
+        "SELECT p.id, 'attribute ' || a.name, 'its entry ' || CAST(a.entry AS TEXT) || ' is missing' \
+         FROM attribute a JOIN space p ON p.sp = a.sp \
+         WHERE NOT EXISTS (SELECT 1 FROM entry e WHERE e.sp = a.sp AND e.id = a.entry)"
+    ),
+    check!(
         "journal_gap",
         "SELECT p.id, 'space ' || p.name, 'the journal has ' || CAST(j.kept AS TEXT) || ' records from ' || \
          CAST(j.first AS TEXT) || ' to ' || CAST(j.last AS TEXT) || ', the space is at ' || CAST(p.seq AS TEXT) \

@@ -17,7 +17,7 @@ use crate::rows::entry::EntryRow;
 use crate::rows::journal::NewRecord;
 use crate::rows::publish::StoredIntent;
 use crate::rows::replica::{GarbageRow, ReplicaRow, VersionRow};
-use crate::rows::{entry, grant, publish, replica};
+use crate::rows::{attribute, entry, grant, publish, replica};
 
 impl<T: Tx> Batch<'_, T> {
     /// Adds an entry under an id that was never used.
@@ -54,7 +54,7 @@ impl<T: Tx> Batch<'_, T> {
         entry
     }
 
-    /// Takes an entry, which was looked up with [`Lock::Update`], and the grants on it away.
+    /// Takes an entry, which was looked up with [`Lock::Update`], and the grants on it and what is said of it away.
     fn take_away(&mut self, entry: &EntryRow) {
         let key = (entry.sp, entry.id);
         let was_new = self.entries.get(&key).is_some_and(|slot| slot.dirty == Dirty::New);
@@ -62,7 +62,7 @@ impl<T: Tx> Batch<'_, T> {
         self.entries.insert(key, Slot { row: None, lock: Lock::Update, dirty });
         self.names.entry((entry.sp, entry.parent)).or_default().insert(entry.name.clone(), None);
         self.pending.entries.push(key);
-        self.pending.grants_gone.push(key);
+        self.pending.names_gone.push(key);
         self.grants.remove(&key);
     }
 
@@ -281,13 +281,17 @@ impl<T: Tx> Batch<'_, T> {
         let replicas_changed: Vec<&ReplicaRow> = pending.replicas_changed.values().collect();
         let intents: Vec<&StoredIntent> = pending.intents_new.values().map(Arc::as_ref).collect();
         // One round trip: sent in this order, and what has nothing to write is not sent.
-        tx.prepare(&[&entry::WRITES[..], &replica::WRITES, &publish::WRITES, &grant::WRITES].concat())
-            .await?;
-        let (_, _, _, _, updated, ..) = futures::try_join!(
+        let writes =
+            [&entry::WRITES[..], &replica::WRITES, &publish::WRITES, &grant::WRITES, &attribute::WRITES]
+                .concat();
+        tx.prepare(&writes).await?;
+        let gone_too = pending.names_gone.clone();
+        let (_, _, _, _, _, updated, ..) = futures::try_join!(
             publish::delete(tx, pending.intents_gone),
             entry::delete(tx, gone),
             replica::delete(tx, pending.replicas_gone),
-            grant::remove_of_entries(tx, pending.grants_gone),
+            grant::remove_of_entries(tx, pending.names_gone),
+            attribute::remove_of_entries(tx, gone_too),
             entry::update(tx, &changed),
             entry::insert(tx, &new),
             replica::insert(tx, &replicas_new),

@@ -19,8 +19,8 @@ use crate::engine::Tx;
 use crate::error::{Error, ErrorKind, Result};
 use crate::model::{Content, EntryKind, Followed, Record, Replica, Space};
 use crate::record::{
-    ChangedItem, CreatedItem, GrantItem, MovedItem, PublishedItem, RecordChange, RemovedItem, ReplicaItem,
-    ReplicaRemovedItem, SpaceBody,
+    AttributesItem, ChangedItem, CreatedItem, GrantItem, MovedItem, PublishedItem, RecordChange, RemovedItem,
+    ReplicaItem, ReplicaRemovedItem, SpaceBody,
 };
 use crate::rows::entry::EntryRow;
 use crate::rows::grant::{self, GrantRow};
@@ -148,6 +148,7 @@ impl<T: Tx> Applier<'_, '_, T> {
                     stores.extend(items.iter().map(|item| item.store));
                 }
                 RecordChange::GrantsChanged(items) => ids.extend(items.iter().map(|item| item.entry)),
+                RecordChange::AttributesChanged(items) => ids.extend(items.iter().map(|item| item.entry)),
                 _ => {}
             }
         }
@@ -205,6 +206,12 @@ impl<T: Tx> Applier<'_, '_, T> {
             RecordChange::GrantsChanged(items) => {
                 for item in items {
                     self.grant_changed(item).await?;
+                }
+                Ok(())
+            }
+            RecordChange::AttributesChanged(items) => {
+                for item in items {
+                    self.attributes_changed(item).await?;
                 }
                 Ok(())
             }
@@ -339,6 +346,16 @@ impl<T: Tx> Applier<'_, '_, T> {
             Content { mtime: mtime.or(content.mtime), mode: mode.or(content.mode), ..content.clone() };
         self.batch.change(EntryRow { content: Some(content), ..(*entry).clone() });
         Ok(())
+    }
+
+    async fn attributes_changed(&mut self, item: AttributesItem) -> Result<()> {
+        self.entry(item.entry).await?;
+        for one in &item.set {
+            crate::attribute::check_values(&one.name, &one.values).map_err(Error::does_not_fit)?;
+        }
+        // What was taken away before it must be gone, so that it does not take this with it.
+        self.batch.flush().await?;
+        crate::attribute::write(self.batch.tx, self.sp, &item).await
     }
 
     async fn moved(&mut self, item: MovedItem) -> Result<()> {

@@ -1,4 +1,4 @@
-//! The snapshot of a space, form 1: all rows that its home and its followers have equal, as of one position.
+//! The snapshot of a space, forms 1 and 2: all rows that its home and its followers have equal, as of one position.
 //!
 //! Participants: the home writes, a follower reads. Goals: begun without the journal's past; of any size with little
 //! memory on both sides; a cut or a change is noticed. Non-goals: what each site has of its own (leases, intents,
@@ -13,14 +13,18 @@
 //! {"version":{"id":4,"entry":3,…}}                     former versions that have copies, by id
 //! {"replica":{"version":5,"store":"0197…",…}}          by version and store
 //! {"grant":{"entry":1,"subject":"user:alice",…}}       by entry and subject, as the home calls it
+//! {"attribute":{"entry":3,"name":"level",…}}           form 2 only: a value, by entry, name, source and place
 //! {"end":{"lines":9,"blake3":"…"}}                     the number and hash of all lines before
 //! ```
+//!
+//! Form 2 is written where a space has attributes, so that a release that reads form 1 alone follows all other spaces.
 //!
 //! The order is part of the form: no line comes twice, and equal rows give equal lines. A collection may come before the
 //! one that it is in, which may be younger; that all are connected is checked when all are there. A new field is
 //! optional; another kind of line or order is a new form, and is refused by name.
 
 use percale_core::access::{Permission, Subject};
+use percale_core::attribute::{AttributeName, AttributeValue};
 use percale_core::digest::Digest;
 use percale_core::ids::{EntryId, StoreId, VersionId};
 use percale_core::path::check_name;
@@ -30,22 +34,25 @@ use percale_core::{ByteCount, FileMode, Position, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
-use crate::model::{Content, EntryKind};
+use crate::model::{AttributeSource, Content, EntryKind};
 use crate::record::SpaceBody;
+use crate::rows::attribute::AttributeRow;
 use crate::rows::entry::EntryRow;
 use crate::rows::replica::VersionRow;
 
-/// The form that is written.
-pub(super) const FORM: u32 = 1;
+/// The form without attributes.
+pub(super) const PLAIN: u32 = 1;
+/// The form with attributes.
+pub(super) const WITH_ATTRIBUTES: u32 = 2;
 
-/// Longest line that is read, in bytes. The longest that is written has a key of 4096 bytes, each of them escaped.
+/// Longest line that is read, in bytes. The longest that is written has a text of 8192 bytes, each of them escaped.
 pub(super) const MAX_LINE: usize = 65_536;
 
 /// Longest key of a copy, in bytes, as the stores have it.
 const MAX_KEY: usize = 4096;
 
 /// A line.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Line {
     Snapshot(Head),
@@ -54,6 +61,7 @@ pub(super) enum Line {
     Version(VersionLine),
     Replica(ReplicaLine),
     Grant(GrantLine),
+    Attribute(AttributeLine),
     End(End),
 }
 
@@ -120,6 +128,15 @@ pub(super) struct GrantLine {
     pub permission: Permission,
 }
 
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct AttributeLine {
+    pub entry: EntryId,
+    pub name: AttributeName,
+    pub source: AttributeSource,
+    pub ord: u64,
+    pub value: AttributeValue,
+}
+
 /// The last line.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct End {
@@ -154,6 +171,20 @@ impl From<VersionRow> for Line {
     fn from(row: VersionRow) -> Self {
         let VersionRow { id, entry, size, root, created, superseded, .. } = row;
         Line::Version(VersionLine { id, entry: EntryId(entry), size, root, created, superseded })
+    }
+}
+
+impl From<AttributeRow> for Line {
+    fn from(row: AttributeRow) -> Self {
+        let AttributeRow { entry, name, source, ord, value, .. } = row;
+        Line::Attribute(AttributeLine { entry: EntryId(entry), name, source, ord, value })
+    }
+}
+
+impl AttributeLine {
+    pub fn into_row(self, sp: i64) -> AttributeRow {
+        let Self { entry, name, source, ord, value } = self;
+        AttributeRow { sp, entry: entry.0, name, source, ord, value }
     }
 }
 
@@ -213,6 +244,7 @@ enum Place {
     Version(VersionId),
     Replica(VersionId, StoreId),
     Grant(EntryId, String),
+    Attribute(EntryId, AttributeName, AttributeSource, u64),
     End,
 }
 
@@ -225,6 +257,9 @@ impl Line {
             Line::Version(line) => Place::Version(line.id),
             Line::Replica(line) => Place::Replica(line.version, line.store),
             Line::Grant(line) => Place::Grant(line.entry, line.subject.to_string()),
+            Line::Attribute(AttributeLine { entry, name, source, ord, .. }) => {
+                Place::Attribute(*entry, name.clone(), *source, *ord)
+            }
             Line::End(_) => Place::End,
         }
     }
@@ -255,6 +290,10 @@ impl Line {
                 check_number(size.get())
             }
             Line::Replica(ReplicaLine { key, .. }) => check_key(key),
+            Line::Attribute(AttributeLine { value, ord, .. }) => {
+                check_number(*ord)?;
+                value.check().map_err(Error::does_not_fit)
+            }
             Line::Grant(_) | Line::End(_) => Ok(()),
         }
     }
@@ -277,12 +316,13 @@ pub(super) struct Reader {
     lines: u64,
     last: Option<Place>,
     next_id: u64,
+    form: u32,
 }
 
 impl Reader {
     /// Begins before the first line.
     pub fn new() -> Self {
-        Self { hasher: blake3::Hasher::new(), lines: 0, last: None, next_id: 0 }
+        Self { hasher: blake3::Hasher::new(), lines: 0, last: None, next_id: 0, form: PLAIN }
     }
 
     /// Tells whether the last line was read.
@@ -299,7 +339,10 @@ impl Reader {
         line.check().map_err(|error| self.wrong("it cannot be stored").with_source(error))?;
         let place = line.place();
         match (&self.last, &line) {
-            (None, Line::Snapshot(head)) => self.next_id = head.next_id,
+            (None, Line::Snapshot(head)) => (self.next_id, self.form) = (head.next_id, head.form),
+            (_, Line::Attribute(_)) if self.form == PLAIN => {
+                return Err(self.wrong("its form has no attributes"));
+            }
             (None, _) => return Err(self.wrong("the head is missing")),
             (Some(last), _) if *last >= place => return Err(self.wrong("it is out of order")),
             _ => {}
@@ -333,10 +376,10 @@ impl Reader {
         }
         if self.last.is_none()
             && let Ok(Probe { snapshot: Form { form } }) = serde_json::from_slice(text)
-            && form != FORM
+            && !(PLAIN..=WITH_ATTRIBUTES).contains(&form)
         {
             return Err(Error::unsupported(format!(
-                "the snapshot has form {form}; this release reads {FORM}"
+                "the snapshot has form {form}; this release reads {PLAIN} and {WITH_ATTRIBUTES}"
             )));
         }
         serde_json::from_slice(text)
@@ -354,7 +397,8 @@ mod tests {
     use super::*;
     use crate::engine::to_json;
 
-    /// The stored sample of form 1. Never changed; a new form gets a sample of its own.
+    /// The stored samples. Never changed; a new form gets a sample of its own.
+    const FORM_2: &str = include_str!("../../samples/snapshot-v2.jsonl");
     const SAMPLE: &str = include_str!("../../samples/snapshot-v1.jsonl");
 
     fn read(text: &str) -> Result<Vec<Line>> {
@@ -370,6 +414,18 @@ mod tests {
         for (line, text) in lines.iter().zip(SAMPLE.lines()) {
             assert_eq!(to_json(line).unwrap(), text);
         }
+    }
+
+    #[test]
+    fn form_2_is_still_read_and_written() {
+        let lines = read(FORM_2).unwrap();
+        let values = lines.iter().filter(|line| matches!(line, Line::Attribute(_)));
+        assert_eq!(values.count(), 6, "a value of each type, and one that is no number");
+        for (line, text) in lines.iter().zip(FORM_2.lines()) {
+            assert_eq!(to_json(line).unwrap(), text);
+        }
+        let error = read(&FORM_2.replacen("\"form\":2", "\"form\":1", 1)).unwrap_err();
+        assert!(error.to_string().contains("its form has no attributes"), "{error}");
     }
 
     #[test]
@@ -412,7 +468,7 @@ mod tests {
             let why = std::error::Error::source(&error).is_some() || to.contains("3000");
             assert!(why, "{to} is refused for itself and not for the hash: {error}");
         }
-        let newer = read(&SAMPLE.replacen("\"form\":1", "\"form\":2", 1)).unwrap_err();
+        let newer = read(&SAMPLE.replacen("\"form\":1", "\"form\":3", 1)).unwrap_err();
         assert_eq!(*newer.kind(), crate::ErrorKind::Unsupported);
     }
 }

@@ -12,6 +12,7 @@ use crate::engine::{Change, Tx};
 use crate::error::{Error, ErrorKind, Fault, Result};
 use crate::model::{Replica, Space};
 use crate::record::SpaceBody;
+use crate::rows::attribute;
 use crate::rows::entry::{self, EntryRow};
 use crate::rows::follow;
 use crate::rows::grant::{self, GrantRow};
@@ -127,8 +128,8 @@ impl Replace {
 
     /// Writes lines, and tells whether the last was among them.
     async fn write<T: Tx>(&self, tx: &T, sp: i64, lines: Vec<Line>, places: &mut Places) -> Result<bool> {
-        let (mut entries, mut versions, mut copies, mut grants) =
-            (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let (mut entries, mut versions, mut copies, mut grants, mut attributes) =
+            (Vec::new(), Vec::new(), Vec::new(), Vec::new(), Vec::new());
         let mut is_last = false;
         for line in lines {
             match line {
@@ -140,6 +141,7 @@ impl Replace {
                     let subject = self.names.seen(&subject);
                     grants.push(GrantRow { sp, entry: entry.0, subject, permission });
                 }
+                Line::Attribute(line) => attributes.push(line.into_row(sp)),
                 Line::End(_) => is_last = true,
                 Line::Snapshot(_) => return Err(Error::internal("a snapshot has two heads")),
             }
@@ -157,7 +159,8 @@ impl Replace {
             entry::insert(tx, &entries).await?;
             follow::put_versions(tx, &versions).await?;
             replica::insert(tx, &replicas).await?;
-            grant::insert(tx, &grants).await
+            grant::insert(tx, &grants).await?;
+            attribute::insert(tx, &attributes).await
         };
         // The space's row is locked: nobody else writes rows of it, so it is the snapshot's own.
         written.await.map_err(super::misfit)?;

@@ -10,7 +10,7 @@ use percale_core::ids::{EntryId, SpaceId, VersionId};
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::task::JoinHandle;
 
-use super::lines::{End, FORM, GrantLine, Head, Line, ReplicaLine};
+use super::lines::{End, GrantLine, Head, Line, PLAIN, ReplicaLine, WITH_ATTRIBUTES};
 use super::no_space;
 use crate::catalog::Catalog;
 use crate::engine::{Query, Tx, to_json};
@@ -20,7 +20,7 @@ use crate::record::SpaceBody;
 use crate::rows::grant::{self, GrantRow};
 use crate::rows::replica::{self, ReplicaRow};
 use crate::rows::site::SpaceRow;
-use crate::rows::{entry, follow, peer, site};
+use crate::rows::{attribute, entry, follow, peer, site};
 
 /// How large pieces are at least, in bytes, but for the last.
 const PIECE: usize = 256 * 1024;
@@ -106,8 +106,9 @@ impl Query for Dump {
         }
         let row = space_at_home(tx, self.space).await?;
         let home = site::site(tx).await?.map(|site| site.id);
+        let form = if attribute::any(tx, row.sp).await? { WITH_ATTRIBUTES } else { PLAIN };
         let head = Head {
-            form: FORM,
+            form,
             space: SpaceBody::new(&row.space, home),
             position: row.space.position,
             next_id: follow::next_id(tx, row.sp).await?,
@@ -223,7 +224,24 @@ impl<'a> Writer<'a> {
             self.send_full().await?;
         }
         self.replicas(tx, sp).await?;
-        self.grants(tx, sp, seen).await
+        self.grants(tx, sp, seen).await?;
+        self.attributes(tx, sp).await
+    }
+
+    async fn attributes<T: Tx>(&mut self, tx: &T, sp: i64) -> Result<()> {
+        let mut last = None;
+        loop {
+            let page = attribute::of_space(tx, sp, last.as_ref(), PAGE).await?;
+            let is_last = page.len() < PAGE;
+            last = page.last().cloned();
+            for row in page {
+                self.line(&row.into())?;
+            }
+            self.send_full().await?;
+            if is_last {
+                return Ok(());
+            }
+        }
     }
 
     /// Each site numbers stores for itself, so the copies of a version are put in the order of their stores' ids.

@@ -67,6 +67,9 @@ macro_rules! columns {
     };
 }
 
+/// What a search selects, before its conditions on `entry e`.
+pub(crate) const FOUND: &str = concat!("SELECT ", columns!());
+
 static BY_NAME: [Sql; 3] = with_locks!(
     concat!("SELECT ", columns!(), " FROM entry e WHERE e.sp = $1 AND e.parent = $2 AND e.name = $3"),
     concat!(
@@ -251,11 +254,11 @@ pub(crate) fn decode(row: &mut Row) -> Result<EntryRow> {
 }
 
 fn mode_of(id: u64, bits: Option<u64>) -> Result<Option<FileMode>> {
-    let read = |bits: u64| {
-        u32::try_from(bits).ok().filter(|bits| *bits <= u32::from(FileMode::ALL)).map(FileMode::of)
-    };
-    let corrupt = |bits| Error::corrupt(format!("entry {id} has the permission bits {bits:o}"));
-    bits.map(|bits| read(bits).ok_or_else(|| corrupt(bits))).transpose()
+    match bits {
+        None => Ok(None),
+        Some(bits) if bits <= u64::from(FileMode::ALL) => Ok(Some(FileMode::of(bits as u32))),
+        Some(bits) => Err(Error::corrupt(format!("entry {id} has the permission bits {bits:o}"))),
+    }
 }
 
 fn decode_all(rows: Vec<Row>) -> Result<Vec<EntryRow>> {
@@ -396,6 +399,11 @@ fn digests(content: Option<&Content>) -> Result<Option<String>> {
         Some(content) if !content.digests.is_empty() => to_json(&content.digests).map(Some),
         _ => Ok(None),
     }
+}
+
+/// Runs a statement that begins with [`FOUND`].
+pub(crate) async fn found<T: Tx>(tx: &T, sql: &Sql, params: Vec<Value>) -> Result<Vec<EntryRow>> {
+    decode_all(tx.query(sql, params).await?)
 }
 
 /// Writes new entries.

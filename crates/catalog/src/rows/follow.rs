@@ -163,11 +163,12 @@ static PLAN: Sql = Sql::each(
 
 /// Deletes the rows of a space but for garbage and what is remembered of it; the copies on own stores are set aside.
 /// Entries first: who is about to say something of a copy has locked one of them.
-static CLEAR: [Sql; 6] = [
+static CLEAR: [Sql; 7] = [
     Sql::both("DELETE FROM entry WHERE sp = $1"),
     Sql::both("DELETE FROM replica WHERE sp = $1 AND st IN (SELECT st FROM store WHERE site IS NOT NULL)"),
     Sql::both("UPDATE replica SET sp = -sp, st = -st WHERE sp = $1"),
     Sql::both("DELETE FROM grants WHERE sp = $1"),
+    Sql::both("DELETE FROM attribute WHERE sp = $1"),
     Sql::both("DELETE FROM journal WHERE sp = $1"),
     Sql::both(
         "DELETE FROM version WHERE sp = $1 AND NOT EXISTS (SELECT 1 FROM garbage g \
@@ -286,7 +287,7 @@ pub(crate) async fn discard_aside<T: Tx>(tx: &T, sp: i64, now: Timestamp) -> Res
 }
 
 /// What must be true of the rows of a space, and what one that breaks it is called.
-static UNFIT: [(&str, Sql); 3] = [
+static UNFIT: [(&str, Sql); 4] = [
     (
         "entries that are not connected to the root",
         Sql::both(
@@ -310,6 +311,13 @@ static UNFIT: [(&str, Sql); 3] = [
         Sql::both(
             "SELECT g.entry FROM grants g WHERE g.sp = $1 AND NOT EXISTS (SELECT 1 FROM entry e WHERE e.sp = g.sp \
              AND e.id = g.entry) LIMIT 1",
+        ),
+    ),
+    (
+        "attributes of nothing",
+        Sql::both(
+            "SELECT a.entry FROM attribute a WHERE a.sp = $1 AND NOT EXISTS (SELECT 1 FROM entry e WHERE e.sp = a.sp \
+             AND e.id = a.entry) LIMIT 1",
         ),
     ),
 ];

@@ -20,6 +20,7 @@ static OF_ENTRIES: Sql = Sql::each(
      JOIN grants g ON g.sp = k.sp AND g.entry = k.entry",
 );
 static ON_ROOTS: Sql = Sql::both("SELECT sp, entry, subject, permission FROM grants WHERE entry = 1");
+static ALL: Sql = Sql::both("SELECT sp, entry, subject, permission FROM grants");
 static OF_SPACE: Sql = Sql::both(
     "SELECT sp, entry, subject, permission FROM grants WHERE sp = $1 AND (entry, subject) > ($2, $3) \
      ORDER BY sp, entry, subject LIMIT $4",
@@ -66,6 +67,11 @@ pub(crate) async fn of_entries<T: Tx>(tx: &T, keys: Vec<(i64, u64)>) -> Result<V
 /// Returns the grants on the roots of all spaces.
 pub(crate) async fn on_roots<T: Tx>(tx: &T) -> Result<Vec<GrantRow>> {
     decode_all(tx.query(&ON_ROOTS, row![]).await?)
+}
+
+/// Returns all grants.
+pub(crate) async fn all<T: Tx>(tx: &T) -> Result<Vec<GrantRow>> {
+    decode_all(tx.query(&ALL, row![]).await?)
 }
 
 /// Returns grants of a space whose entries and subjects are greater than `after`, by entry and subject.

@@ -227,6 +227,11 @@ async fn fsck_finds_what_is_wrong(site: Site) {
             "grant_dangling",
         ),
         (
+            "INSERT INTO attribute (sp, entry, name, source, ord, type, value) VALUES (1, 999999, 'a', 2, 0, 3, 'b')".into(),
+            "DELETE FROM attribute WHERE entry = 999999".into(),
+            "attribute_dangling",
+        ),
+        (
             "UPDATE journal SET seq = 999999 WHERE seq = 3".into(),
             "UPDATE journal SET seq = 3 WHERE seq = 999999".into(),
             "journal_gap",

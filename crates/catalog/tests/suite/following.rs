@@ -2,9 +2,10 @@
 
 use percale_catalog::*;
 use percale_core::access::{Permission, Subject};
+use percale_core::attribute::Float;
 use percale_core::ids::{SiteId, StoreId};
 use percale_core::state::ReplicaState;
-use percale_core::{ByteCount, FileMode, Timestamp};
+use percale_core::{AttributeValue, ByteCount, FileMode, Timestamp};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use serde_json::json;
@@ -19,6 +20,7 @@ enum Op {
     PutMany(Vec<String>),
     Rename(String, String),
     Say(String, Option<u16>),
+    Describe(String, String, u8),
     Remove(String),
     RemoveSome(String, usize),
     Grant(String, u8, Option<Permission>),
@@ -46,6 +48,7 @@ fn an_op() -> impl Strategy<Value = Op> {
         1 => prop::collection::vec(a_path(), 1..6).prop_map(Op::PutMany),
         5 => (a_path(), a_path()).prop_map(|(from, to)| Op::Rename(from, to)),
         2 => (a_path(), prop::option::of(0u16..512)).prop_map(|(at, mode)| Op::Say(at, mode)),
+        3 => (a_path(), prop::sample::select(vec!["x", "y"]), 0u8..5).prop_map(|(at, what, n)| Op::Describe(at, what.into(), n)),
         2 => a_path().prop_map(Op::Remove),
         1 => (a_path(), 1usize..4).prop_map(|(at, max)| Op::RemoveSome(at, max)),
         2 => (a_path(), 0u8..4, permission).prop_map(|(at, who, what)| Op::Grant(at, who, what)),
@@ -99,6 +102,17 @@ async fn step(pair: &Pair, native: StoreId, n: u64, op: &Op) {
             let mode = mode.map(|mode| FileMode::of(mode.into()));
             let said = FileAttributes { mtime: Some(Timestamp::from_micros(n as i64)), mode };
             drop(catalog.set_attributes(admin, &path(at), said).await);
+        }
+        Op::Describe(at, what, count) => {
+            let values = [
+                AttributeValue::Integer(n as i64),
+                AttributeValue::Text(format!("{at} {n}")),
+                AttributeValue::Float(Float(f64::NAN)),
+                AttributeValue::Time(Timestamp::from_micros(n as i64)),
+            ];
+            let values = values.into_iter().take((*count).into()).collect();
+            let set = vec![(what.parse().unwrap(), values)];
+            drop(catalog.change_attributes(admin, &path(at), AttributeChange { set }).await);
         }
         Op::Remove(at) => drop(pair.home.remove(at, true).await),
         Op::RemoveSome(at, max) => drop(catalog.remove_some(admin, &path(at), *max).await),

@@ -11,6 +11,7 @@ mod site;
 mod access;
 mod arrivals;
 mod at_once;
+mod attributes;
 mod care;
 mod copies;
 mod faults;

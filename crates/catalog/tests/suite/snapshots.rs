@@ -4,9 +4,10 @@ use bytes::Bytes;
 use percale_catalog::*;
 use percale_core::Position;
 use percale_core::ids::{SiteId, SpaceId};
+use serde_json::json;
 
 use crate::pair::{HOME, OWN, Pair, channel, sealed, snapshot};
-use crate::site::{Site, kind};
+use crate::site::{Site, kind, path};
 
 async fn damaged_snapshots_change_nothing(home: Site) {
     let pair = Pair::of(home).await;
@@ -80,6 +81,13 @@ async fn a_snapshot_that_contradicts_itself_changes_nothing(home: Site) {
     };
     let without = |what: &str| lines.iter().filter(|line| !line.contains(what)).cloned().collect::<Vec<_>>();
     let home_id = pair.home_id.to_string();
+    let with_attribute = |entry: u64| {
+        let mut lines = swap("\"form\":1", "\"form\":2");
+        let value =
+            json!({"entry": entry, "name": "a", "source": "person", "ord": 0, "value": {"text": "b"}});
+        lines.push(json!({ "attribute": value }).to_string());
+        lines
+    };
     for (what, lines) in [
         ("no root", without("{\"collection\":{\"id\":1,")),
         ("no collection of an object", without(&format!("{{\"collection\":{{\"id\":{run},"))),
@@ -94,6 +102,7 @@ async fn a_snapshot_that_contradicts_itself_changes_nothing(home: Site) {
         ),
         ("a copy of nothing", swap(&format!("\"entry\":{x},\"key\""), &format!("\"entry\":{run},\"key\""))),
         ("a grant on nothing", swap("{\"grant\":{\"entry\":1,", "{\"grant\":{\"entry\":777,")),
+        ("an attribute of nothing", with_attribute(777)),
         ("another home", swap(&format!("\"home\":\"{home_id}\""), &format!("\"home\":\"{}\"", pair.own_id))),
         ("no home", swap(&format!("\"home\":\"{home_id}\""), "\"home\":null")),
         (
@@ -120,8 +129,10 @@ async fn a_snapshot_that_contradicts_itself_changes_nothing(home: Site) {
         })
         .collect();
     assert_eq!(kind(pair.give(sealed(&two)).await), ErrorKind::DoesNotFit, "two entries of one name");
-    let newer = pair.give(sealed(&swap("\"form\":1", "\"form\":2"))).await;
+    let newer = pair.give(sealed(&swap("\"form\":1", "\"form\":3"))).await;
     assert_eq!(kind(newer), ErrorKind::Unsupported);
+    pair.give(sealed(&with_attribute(x.0))).await.unwrap();
+    assert_eq!(pair.own.catalog.attributes(&pair.own.admin, &path("/lab/run/x")).await.unwrap().0.len(), 1);
     pair.give(sealed(&lines)).await.unwrap();
     pair.assert_same().await;
 }

@@ -6,6 +6,7 @@
 //! | [`faults`] | transfers over connections that break again and again |
 //! | [`import`] | files of a storage, registered in place |
 //! | [`namespace`] | listing, looking, renaming, removing, sharing; exit codes; output for programs |
+//! | [`search`] | attributes set, shown, and data found by them |
 //! | [`transfer`] | put and get of trees and large files, resumed, refused, dry |
 //! | [`settings`] | profiles, tokens, where values come from; help and completions |
 //! | [`sync`] | a destination like its source, in each direction |
@@ -17,6 +18,7 @@ mod faults;
 mod import;
 mod lab;
 mod namespace;
+mod search;
 mod settings;
 mod sync;
 mod transfer;

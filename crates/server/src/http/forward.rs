@@ -98,7 +98,8 @@ fn changed(method: &Method, uri: &Uri) -> Option<About> {
     let rest = uri.path().strip_prefix("/v1/")?;
     let (kind, path) = rest.split_once('/').unwrap_or((rest, ""));
     let is_change = match kind {
-        "entries" => method == Method::DELETE,
+        "entries" => method == Method::DELETE || method == Method::PATCH,
+        "attributes" => method == Method::PATCH,
         "collections" => method == Method::PUT,
         "grants" => method == Method::PUT || method == Method::DELETE,
         "spaces" => method == Method::PATCH || method == Method::DELETE,

@@ -1,5 +1,6 @@
 //! The HTTP interface: `docs/design/rest.md`. One file for each kind of thing; each has its `routes`.
 
+mod attributes;
 pub mod auth;
 mod collections;
 pub mod data;
@@ -57,6 +58,7 @@ pub(crate) fn routes() -> OpenApiRouter<AppState> {
         .merge(grants::routes())
         .merge(entries::routes())
         .merge(collections::routes())
+        .merge(attributes::routes())
         .merge(data::routes())
         .merge(put::routes())
         .merge(uploads::routes())

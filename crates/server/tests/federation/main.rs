@@ -25,5 +25,6 @@ mod receipts;
 mod redirects;
 mod refusals;
 mod restarts;
+mod search;
 mod tasks;
 mod trust;

@@ -1,5 +1,6 @@
 //! A connection, its statements and its errors.
 
+use std::borrow::Cow;
 use std::error::Error as _;
 use std::sync::atomic::{AtomicI64, Ordering};
 
@@ -164,7 +165,11 @@ fn decode(row: &PgRow) -> Result<Row> {
 
 impl Tx for PostgresTx {
     async fn query(&self, sql: &Sql, params: Vec<Value>) -> Result<Vec<Row>> {
-        let statement = self.prepare_text(&sql.postgres).await?;
+        let statement = match &sql.postgres {
+            Cow::Borrowed(text) => self.prepare_text(text).await?,
+            // Of statements that are made for a question there is no end, so they are not kept.
+            Cow::Owned(text) => self.client().prepare(text).await.map_err(|error| convert(text, error))?,
+        };
         let params: Vec<Param<'_>> = params.iter().map(Param).collect();
         let params: Vec<&(dyn ToSql + Sync)> =
             params.iter().map(|param| param as &(dyn ToSql + Sync)).collect();

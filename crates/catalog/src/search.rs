@@ -1,0 +1,305 @@
+//! Searching entries by what is known of them.
+//!
+//! Spaces are searched one after the other, in the order of their ids, and the entries of each in the order of theirs; where a page
+//! ends is a space and an entry. A statement looks at no more than a window of entries or at the few that one attribute leads to, so
+//! that none runs for long, whatever is asked. Grants are applied to each entry as it is found, before anything of it is told.
+
+mod builtin;
+mod sql;
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use percale_core::access::{Caller, Permission, Subject, decide};
+use percale_core::attribute::AttributeName;
+use percale_core::ids::SpaceId;
+use percale_core::query::{Condition, Field, Test};
+use percale_core::{ObjectPath, Timestamp};
+use uuid::Uuid;
+
+use self::sql::{Builder, Filters, Holders, split};
+use crate::batch::{Batch, IdCache};
+use crate::catalog::Catalog;
+use crate::engine::{Query, Tx};
+use crate::error::{Error, Result};
+use crate::model::{Listed, MAX_LIST, Page, SearchOptions};
+use crate::rows::entry::{self, EntryRow};
+use crate::rows::site::SpaceRow;
+use crate::rows::{Lock, attribute, follow, grant, peer, site};
+
+/// Entry ids that one statement looks at, where no attribute leads to few of them.
+const WINDOW: u64 = 50_000;
+/// How many entries an attribute may lead to at most, so that these are looked at instead.
+const FEW: usize = 2000;
+/// How long a page is searched for before what was found is answered.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Names of attributes among which one is looked for that is like one that nothing has.
+const MOST_NAMES: usize = 5000;
+
+/// Searching.
+impl Catalog {
+    /// Finds the entries that a condition holds for, in all spaces that the caller may read.
+    ///
+    /// A page may have fewer entries than the limit although there are more: it ends after two seconds.
+    ///
+    /// # Errors
+    /// `InvalidRequest` for a test that a field does not have, for an attribute that nothing has, naming others that are like it, and
+    /// for a place to go on from that is none.
+    pub async fn search(&self, caller: &Caller, options: SearchOptions) -> Result<Page<Listed>> {
+        self.ask(Search { caller: caller.clone(), options }).await
+    }
+}
+
+struct Search {
+    caller: Caller,
+    options: SearchOptions,
+}
+
+/// A space, and what of it the caller may read.
+struct Visible {
+    row: SpaceRow,
+    is_whole: bool,
+}
+
+impl Query for Search {
+    type Out = Page<Listed>;
+
+    async fn run<T: Tx>(&self, tx: &T) -> Result<Page<Listed>> {
+        let Self { caller, options } = self;
+        let until = Instant::now() + PATIENCE;
+        let limit = options.limit.clamp(1, MAX_LIST);
+        let (first, mut after) = match &options.after {
+            Some(place) => read_place(place)?,
+            None => (SpaceId(Uuid::nil()), 1),
+        };
+        let spaces = visible(tx, caller).await?;
+        if options.after.is_none() {
+            check_names(tx, &spaces, &options.condition).await?;
+        }
+        let filters = split(&options.condition)?;
+        let holders = holders(tx).await?;
+        let mut found = Vec::new();
+        for space in spaces.iter().filter(|space| space.row.space.id >= first) {
+            if space.row.space.id != first {
+                after = 1;
+            }
+            let mut searched =
+                Searched { caller, space, filters: &filters, holders: &holders, after, found: Vec::new() };
+            let is_done = searched.run(tx, limit - found.len(), until).await?;
+            after = searched.after;
+            found.append(&mut searched.found);
+            if !is_done {
+                let next = Some(format!("{}/{after}", space.row.space.id));
+                return Ok(Page { items: found, next, position: None });
+            }
+        }
+        Ok(Page { items: found, next: None, position: None })
+    }
+}
+
+/// Reads where to go on: in which space, and behind which entry.
+fn read_place(place: &str) -> Result<(SpaceId, u64)> {
+    let read = place.split_once('/').and_then(|(space, id)| Some((space.parse().ok()?, id.parse().ok()?)));
+    read.ok_or_else(|| Error::invalid("it cannot be gone on from there"))
+}
+
+/// Returns the spaces of which the caller may read anything, by their ids.
+async fn visible<T: Tx>(tx: &T, caller: &Caller) -> Result<Vec<Visible>> {
+    let mut granted: HashMap<i64, Vec<(u64, Subject, Permission)>> = HashMap::new();
+    if !caller.is_admin() {
+        for grant in grant::all(tx).await? {
+            if caller.is(&grant.subject) {
+                granted.entry(grant.sp).or_default().push((grant.entry, grant.subject, grant.permission));
+            }
+        }
+    }
+    let mut spaces: Vec<Visible> = Vec::new();
+    for row in site::spaces(tx).await? {
+        let path = ObjectPath::of_space(&row.space.name);
+        let grants = granted.get(&row.sp).map(Vec::as_slice).unwrap_or_default();
+        let on_root =
+            grants.iter().filter(|(entry, ..)| *entry == 1).map(|(_, subject, given)| (subject, *given));
+        let is_whole = decide(caller, Permission::Read, &path, on_root).is_ok();
+        if is_whole || !grants.is_empty() {
+            spaces.push(Visible { row, is_whole });
+        }
+    }
+    spaces.sort_by_key(|space| space.row.space.id);
+    Ok(spaces)
+}
+
+/// Returns which stores of which sites there are.
+async fn holders<T: Tx>(tx: &T) -> Result<Holders> {
+    let here = site::site(tx).await?.map(|site| site.name).unwrap_or_default();
+    let peers: HashMap<_, _> = peer::peers(tx).await?.into_iter().map(|peer| (peer.id, peer.name)).collect();
+    let mut holders = Vec::new();
+    for row in site::stores(tx).await? {
+        let site = match row.store.site {
+            None => here.clone(),
+            Some(id) => peers.get(&id).cloned().unwrap_or_default(),
+        };
+        holders.push((row.st, site, row.store.name));
+    }
+    Ok(Holders(holders))
+}
+
+/// Fails if nothing that the caller may read has an attribute that the condition names, and says which names are like it.
+async fn check_names<T: Tx>(tx: &T, spaces: &[Visible], condition: &Condition) -> Result<()> {
+    // Of spaces that can only be read in part nothing is said: a name may be one of those that cannot.
+    if spaces.iter().any(|space| !space.is_whole) {
+        return Ok(());
+    }
+    let mut wanted = Vec::new();
+    names_in(condition, &mut wanted);
+    for name in wanted {
+        let mut is_known = false;
+        for space in spaces {
+            is_known = is_known || attribute::is_known(tx, space.row.sp, name).await?;
+        }
+        if !is_known {
+            let mut known = Vec::new();
+            for space in spaces {
+                known.extend(attribute::names(tx, space.row.sp, MOST_NAMES).await?);
+            }
+            return Err(Error::invalid(unknown(name, known)));
+        }
+    }
+    Ok(())
+}
+
+/// Gathers the attributes without which nothing would be found, so that there would be no answer to a name that is misspelt.
+fn names_in<'c>(condition: &'c Condition, names: &mut Vec<&'c AttributeName>) {
+    match condition {
+        Condition::All(parts) | Condition::Any(parts) => parts.iter().for_each(|part| names_in(part, names)),
+        Condition::Is(Field::Attribute(name), test) if *test != Test::Exists => names.push(name),
+        Condition::Not(_) | Condition::Is(..) | Condition::Text(_) => {}
+    }
+}
+
+/// How alike names must be to be named, from 0 to 1.
+const ALIKE: f64 = 0.7;
+
+fn unknown(name: &AttributeName, mut known: Vec<String>) -> String {
+    known.sort_unstable();
+    known.dedup();
+    let like = |other: &str| strsim::jaro_winkler(&name.as_str().to_lowercase(), &other.to_lowercase());
+    let mut alike: Vec<(f64, String)> = known.into_iter().map(|other| (like(&other), other)).collect();
+    alike.retain(|(like, _)| *like >= ALIKE);
+    alike.sort_by(|one, other| other.0.total_cmp(&one.0));
+    let names: Vec<String> = alike.into_iter().take(3).map(|(_, name)| format!("'{name}'")).collect();
+    match names.is_empty() {
+        true => format!("nothing that you may read has an attribute '{name}'"),
+        false => {
+            format!("nothing that you may read has an attribute '{name}'; there is {}", names.join(", "))
+        }
+    }
+}
+
+/// The search of a space.
+struct Searched<'s> {
+    caller: &'s Caller,
+    space: &'s Visible,
+    filters: &'s Filters,
+    holders: &'s Holders,
+    /// Up to which entry it was searched.
+    after: u64,
+    found: Vec<Listed>,
+}
+
+impl Searched<'_> {
+    /// Finds at most `limit` entries. Tells whether the space was searched to its end.
+    async fn run<T: Tx>(&mut self, tx: &T, limit: usize, until: Instant) -> Result<bool> {
+        let sp = self.space.row.sp;
+        let end = follow::next_id(tx, sp).await?;
+        let driver = self.driver(tx).await?;
+        loop {
+            if self.found.len() >= limit || Instant::now() >= until {
+                return Ok(false);
+            }
+            let wanted = limit - self.found.len();
+            let window = self.after.saturating_add(WINDOW).min(end);
+            let mut builder = Builder::new(self.holders, &self.space.row.space.name);
+            let sql = match driver {
+                Some(at) => builder.by_attribute(sp, self.after, self.filters, at, wanted)?,
+                None => builder.by_entry(sp, (self.after, window), self.filters, wanted)?,
+            };
+            let rows = entry::found(tx, &sql, builder.params).await?;
+            let is_full = rows.len() == wanted;
+            match rows.last() {
+                Some(last) if is_full => self.after = last.id,
+                _ if driver.is_some() => self.after = end,
+                _ => self.after = window,
+            }
+            self.take(tx, rows).await?;
+            if !is_full && self.after >= end {
+                return Ok(true);
+            }
+        }
+    }
+
+    /// Returns the filter that leads to the fewest entries, if they are few.
+    async fn driver<T: Tx>(&self, tx: &T) -> Result<Option<usize>> {
+        let mut best: Option<(usize, usize)> = None;
+        for at in self.filters.drivers() {
+            let most = best.map_or(FEW, |(count, _)| count);
+            let mut builder = Builder::new(self.holders, &self.space.row.space.name);
+            let sql = builder.count(self.space.row.sp, self.filters, at, most)?;
+            let count = match tx.query(&sql, builder.params).await?.first_mut() {
+                Some(row) => row.number()? as usize,
+                None => 0,
+            };
+            if count < most {
+                best = Some((count, at));
+            }
+        }
+        Ok(best.map(|(_, at)| at))
+    }
+
+    /// Keeps what the caller may read and the filters of paths hold for.
+    async fn take<T: Tx>(&mut self, tx: &T, rows: Vec<EntryRow>) -> Result<()> {
+        let sp = self.space.row.sp;
+        let mut ids = IdCache::default();
+        let mut batch = Batch::new(tx, &mut ids);
+        let found = entry::with_ancestors(tx, rows.iter().map(|row| (sp, row.id)).collect()).await?;
+        let mut grants: HashMap<u64, Vec<(Subject, Permission)>> = HashMap::new();
+        if !self.space.is_whole {
+            for grant in grant::of_entries(tx, found.iter().map(|row| (sp, row.id)).collect()).await? {
+                grants.entry(grant.entry).or_default().push((grant.subject, grant.permission));
+            }
+        }
+        let above: HashMap<u64, u64> = found.iter().map(|row| (row.id, row.parent)).collect();
+        batch.learn_all(found, Lock::None)?;
+        for row in rows {
+            let Ok(path) = batch.path_of(sp, row.id).await else { continue };
+            if !self.filters.hold_for(&path)
+                || !(self.space.is_whole || self.may_read(&path, row.id, &above, &grants))
+            {
+                continue;
+            }
+            self.found.push(Listed {
+                path,
+                entry: row.to_entry(self.space.row.space.id),
+                replicas: Vec::new(),
+            });
+        }
+        Ok(())
+    }
+
+    fn may_read(
+        &self,
+        path: &ObjectPath,
+        id: u64,
+        above: &HashMap<u64, u64>,
+        grants: &HashMap<u64, Vec<(Subject, Permission)>>,
+    ) -> bool {
+        let chain = std::iter::successors(Some(id), |id| above.get(id).copied().filter(|id| *id != 0));
+        let granted =
+            chain.filter_map(|id| grants.get(&id)).flatten().map(|(subject, given)| (subject, *given));
+        decide(self.caller, Permission::Read, path, granted).is_ok()
+    }
+}
+
+/// Returns a span of time as the database has its ends.
+fn micros((from, to): (Timestamp, Timestamp)) -> (i64, i64) {
+    (from.as_micros(), to.as_micros())
+}

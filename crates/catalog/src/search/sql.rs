@@ -1,0 +1,358 @@
+//! Conditions as SQL. Whatever a person wrote is a parameter; the text is made of what stands here alone.
+
+use std::borrow::Cow;
+
+use globset::{GlobBuilder, GlobMatcher};
+use percale_core::ObjectPath;
+use percale_core::path::SpaceName;
+use percale_core::query::{Builtin, Comparison, Condition, Field, Literal, Test};
+
+use super::micros;
+use crate::engine::{Sql, Value};
+use crate::error::{Error, Result};
+use crate::rows::attribute::{fold, kind, order_of};
+use crate::rows::entry::FOUND;
+
+/// The stores, with the names of their sites and their own.
+pub(super) struct Holders(pub Vec<(i64, String, String)>);
+
+/// What must be true, as filters that each must hold.
+pub(super) struct Filters {
+    conditions: Vec<Condition>,
+    paths: Vec<PathFilter>,
+}
+
+struct PathFilter {
+    is_negated: bool,
+    paths: Paths,
+}
+
+enum Paths {
+    Within(ObjectPath),
+    Equal(String),
+    Matching(GlobMatcher),
+}
+
+impl Filters {
+    /// Returns the filters by which few entries can be found through an index.
+    pub fn drivers(&self) -> impl Iterator<Item = usize> {
+        let is_driver = |condition: &Condition| matches!(condition, Condition::Is(Field::Attribute(_), test) if !matches!(test, Test::Exists));
+        self.conditions.iter().enumerate().filter(move |(_, one)| is_driver(one)).map(|(at, _)| at)
+    }
+
+    /// Tells whether the filters of paths hold.
+    pub fn hold_for(&self, path: &ObjectPath) -> bool {
+        self.paths.iter().all(|filter| {
+            let is_so = match &filter.paths {
+                Paths::Within(top) => path.is_within(top),
+                Paths::Equal(text) => path.as_str() == text,
+                Paths::Matching(pattern) => pattern.is_match(path.as_str()),
+            };
+            is_so != filter.is_negated
+        })
+    }
+}
+
+/// Splits a condition into what the database looks at and what is looked at afterwards: paths, which it does not have.
+pub(super) fn split(condition: &Condition) -> Result<Filters> {
+    let mut filters = Filters { conditions: Vec::new(), paths: Vec::new() };
+    add(&mut filters, condition)?;
+    Ok(filters)
+}
+
+fn add(filters: &mut Filters, condition: &Condition) -> Result<()> {
+    let (is_negated, inner) = match condition {
+        Condition::All(parts) => return parts.iter().try_for_each(|part| add(filters, part)),
+        Condition::Not(inner) => (true, &**inner),
+        inner => (false, inner),
+    };
+    match inner {
+        Condition::Is(Field::Builtin(Builtin::Path), test) => {
+            filters.paths.push(PathFilter { is_negated, paths: paths(test)? });
+        }
+        _ => filters.conditions.push(condition.clone()),
+    }
+    Ok(())
+}
+
+fn paths(test: &Test) -> Result<Paths> {
+    let wrong = || Error::invalid("a path begins with '/', as in path:/climate/** or path:/climate/era5");
+    match test {
+        Test::Has(value) => {
+            Ok(Paths::Within(ObjectPath::parse(&value.text).map_err(|error| wrong().with_source(error))?))
+        }
+        Test::Compare(Comparison::Equal, value) => Ok(Paths::Equal(value.text.clone())),
+        Test::Matches(pattern) => {
+            let glob = GlobBuilder::new(pattern).literal_separator(true).backslash_escape(true).build();
+            Ok(Paths::Matching(glob.map_err(|error| wrong().with_source(error))?.compile_matcher()))
+        }
+        _ => Err(wrong()),
+    }
+}
+
+/// A statement that is being made.
+pub(super) struct Builder<'b> {
+    pub(super) holders: &'b Holders,
+    pub(super) space: &'b SpaceName,
+    pub params: Vec<Value>,
+}
+
+fn both(text: String) -> Sql {
+    Sql { sqlite: Cow::Owned(text.clone()), postgres: Cow::Owned(text) }
+}
+
+pub(super) const TRUE: &str = "1 = 1";
+pub(super) const FALSE: &str = "1 = 0";
+
+fn joined(parts: &[String], word: &str, none: &str) -> String {
+    match parts {
+        [] => none.to_owned(),
+        [only] => only.clone(),
+        parts => format!("({})", parts.join(word)),
+    }
+}
+
+pub(super) fn sign(comparison: Comparison) -> &'static str {
+    match comparison {
+        Comparison::Equal => "=",
+        Comparison::Less => "<",
+        Comparison::AtMost => "<=",
+        Comparison::More => ">",
+        Comparison::AtLeast => ">=",
+    }
+}
+
+/// Escapes what LIKE takes for a pattern.
+pub(super) fn escaped(text: &str) -> String {
+    let mut pattern = String::with_capacity(text.len());
+    for char in text.chars() {
+        if matches!(char, '%' | '_' | '\\') {
+            pattern.push('\\');
+        }
+        pattern.push(char);
+    }
+    pattern
+}
+
+/// Writes a pattern with `*` and `?` for LIKE.
+pub(super) fn like(pattern: &str) -> String {
+    let mut like = String::with_capacity(pattern.len());
+    for char in pattern.to_lowercase().chars() {
+        match char {
+            '*' => like.push('%'),
+            '?' => like.push('_'),
+            '%' | '_' | '\\' => like.extend(['\\', char]),
+            char => like.push(char),
+        }
+    }
+    like
+}
+
+impl<'b> Builder<'b> {
+    pub fn new(holders: &'b Holders, space: &'b SpaceName) -> Self {
+        Self { holders, space, params: Vec::new() }
+    }
+
+    /// Adds a parameter and returns its name. SQLite wants them to appear in the text in the order in which they are added.
+    pub(super) fn param(&mut self, value: impl Into<Value>) -> String {
+        self.params.push(value.into());
+        format!("${}", self.params.len())
+    }
+
+    /// Looks at the entries with ids in a window.
+    pub fn by_entry(
+        &mut self,
+        sp: i64,
+        (after, end): (u64, u64),
+        filters: &Filters,
+        limit: usize,
+    ) -> Result<Sql> {
+        let (sp, after, end) = (self.param(sp), self.param(after), self.param(end));
+        let conditions = self.conditions(filters, None)?;
+        let limit = self.param(limit);
+        Ok(both(format!(
+            "{FOUND} FROM entry e WHERE e.sp = {sp} AND e.id > {after} AND e.id <= {end} AND {conditions} \
+             ORDER BY e.id LIMIT {limit}"
+        )))
+    }
+
+    /// Looks at the entries that a filter of an attribute leads to.
+    pub fn by_attribute(
+        &mut self,
+        sp: i64,
+        after: u64,
+        filters: &Filters,
+        driver: usize,
+        limit: usize,
+    ) -> Result<Sql> {
+        let (sp, after) = (self.param(sp), self.param(after));
+        let driving = self.driving(&sp, filters, driver)?;
+        let conditions = self.conditions(filters, Some(driver))?;
+        let limit = self.param(limit);
+        Ok(both(format!(
+            "{FOUND} FROM (SELECT DISTINCT a.entry FROM attribute a WHERE a.sp = {sp} AND a.entry > {after} AND {driving}) k \
+             JOIN entry e ON e.sp = {sp} AND e.id = k.entry WHERE {conditions} ORDER BY e.id LIMIT {limit}"
+        )))
+    }
+
+    /// Counts what a filter of an attribute leads to, up to `most`.
+    pub fn count(&mut self, sp: i64, filters: &Filters, driver: usize, most: usize) -> Result<Sql> {
+        let sp = self.param(sp);
+        let driving = self.driving(&sp, filters, driver)?;
+        let most = self.param(most);
+        Ok(both(format!(
+            "SELECT COUNT(*) FROM (SELECT 1 FROM attribute a WHERE a.sp = {sp} AND {driving} LIMIT {most}) AS c"
+        )))
+    }
+
+    fn driving(&mut self, _sp: &str, filters: &Filters, driver: usize) -> Result<String> {
+        match filters.conditions.get(driver) {
+            Some(Condition::Is(Field::Attribute(name), test)) => {
+                let name = self.param(name.as_str());
+                Ok(format!("a.name = {name} AND {}", self.values(test)))
+            }
+            _ => Err(Error::internal("a search is led by what is no attribute")),
+        }
+    }
+
+    fn conditions(&mut self, filters: &Filters, but: Option<usize>) -> Result<String> {
+        let others = filters.conditions.iter().enumerate().filter(|(at, _)| Some(*at) != but);
+        let parts: Vec<String> = others.map(|(_, one)| self.condition(one)).collect::<Result<_>>()?;
+        Ok(joined(&parts, " AND ", TRUE))
+    }
+
+    fn condition(&mut self, condition: &Condition) -> Result<String> {
+        let mut each =
+            |parts: &[Condition]| parts.iter().map(|part| self.condition(part)).collect::<Result<Vec<_>>>();
+        match condition {
+            Condition::All(parts) => Ok(joined(&each(parts)?, " AND ", TRUE)),
+            Condition::Any(parts) => Ok(joined(&each(parts)?, " OR ", FALSE)),
+            // What is not known is not so either.
+            Condition::Not(part) => Ok(format!("({}) IS NOT TRUE", self.condition(part)?)),
+            Condition::Text(text) => {
+                let pattern = format!("%{}%", escaped(&text.to_lowercase()));
+                let pattern = self.param(pattern);
+                Ok(format!(
+                    "(lower(e.name) LIKE {pattern} ESCAPE '\\' OR EXISTS (SELECT 1 FROM attribute a WHERE a.sp = e.sp \
+                     AND a.entry = e.id AND a.word LIKE {pattern} ESCAPE '\\'))"
+                ))
+            }
+            Condition::Is(Field::Attribute(name), test) => {
+                let name = self.param(name.as_str());
+                let values = self.values(test);
+                Ok(format!(
+                    "EXISTS (SELECT 1 FROM attribute a WHERE a.sp = e.sp AND a.entry = e.id AND a.name = {name} AND {values})"
+                ))
+            }
+            Condition::Is(Field::Builtin(builtin), test) => self.builtin(*builtin, test),
+        }
+    }
+
+    /// Tests the values of an attribute.
+    fn values(&mut self, test: &Test) -> String {
+        let parts = match test {
+            Test::Exists => return TRUE.to_owned(),
+            Test::Compare(comparison, value) => self.compared(*comparison, value),
+            Test::Between(low, high) => self.between(low.as_ref(), high.as_ref()),
+            Test::Has(value) => {
+                let mut parts = self.compared(Comparison::Equal, value);
+                if !value.text.trim().is_empty() {
+                    let word = escaped(&fold(&value.text));
+                    for pattern in [format!("{word} %"), format!("% {word}"), format!("% {word} %")] {
+                        let pattern = self.param(pattern);
+                        parts.push(format!("a.word LIKE {pattern} ESCAPE '\\'"));
+                    }
+                }
+                parts
+            }
+            Test::Matches(pattern) => {
+                let begin = fold(pattern.split(['*', '?']).next().unwrap_or_default());
+                let mut conditions = Vec::new();
+                if !begin.is_empty() {
+                    // So that the index leads there.
+                    let end = self.param_pair(&begin);
+                    conditions.push(end);
+                }
+                let pattern = self.param(like(pattern));
+                conditions.push(format!("a.word LIKE {pattern} ESCAPE '\\'"));
+                vec![joined(&conditions, " AND ", TRUE)]
+            }
+        };
+        joined(&parts, " OR ", FALSE)
+    }
+
+    /// Everything that begins so: no character is behind the last one.
+    fn param_pair(&mut self, begin: &str) -> String {
+        let first = self.param(begin);
+        let last = self.param(format!("{begin}{}", char::MAX));
+        format!("a.word >= {first} AND a.word <= {last}")
+    }
+
+    fn compared(&mut self, comparison: Comparison, value: &Literal) -> Vec<String> {
+        let sign = sign(comparison);
+        let mut parts = Vec::new();
+        if let Some(number) = value.number.and_then(order_of) {
+            let number = self.param(number);
+            parts.push(format!("(a.type <= {} AND a.number {sign} {number})", kind::FLOAT));
+        }
+        if let Some(span) = value.span.map(micros) {
+            let is_so = self.in_span("a.number", comparison, span);
+            parts.push(format!("(a.type = {} AND {is_so})", kind::TIME));
+        }
+        if let Some(is_so) = value.bool.filter(|_| comparison == Comparison::Equal) {
+            let is_so = self.param(i64::from(is_so));
+            parts.push(format!("(a.type = {} AND a.number = {is_so})", kind::BOOL));
+        }
+        if comparison == Comparison::Equal || value.is_text_alone() {
+            let word = self.param(fold(&value.text));
+            parts.push(format!("a.word {sign} {word}"));
+        }
+        parts
+    }
+
+    pub(super) fn in_span(&mut self, column: &str, comparison: Comparison, (from, to): (i64, i64)) -> String {
+        match comparison {
+            Comparison::Equal => {
+                let (from, to) = (self.param(from), self.param(to));
+                format!("{column} >= {from} AND {column} < {to}")
+            }
+            Comparison::Less => format!("{column} < {}", self.param(from)),
+            Comparison::AtMost => format!("{column} < {}", self.param(to)),
+            Comparison::More => format!("{column} >= {}", self.param(to)),
+            Comparison::AtLeast => format!("{column} >= {}", self.param(from)),
+        }
+    }
+
+    fn between(&mut self, low: Option<&Literal>, high: Option<&Literal>) -> Vec<String> {
+        let all = |is: &dyn Fn(&Literal) -> bool| low.iter().chain(high.iter()).all(|value| is(value));
+        let mut parts = Vec::new();
+        if all(&|value| value.number.is_some_and(|number| !number.is_nan())) {
+            let number = |value: Option<&Literal>| value.and_then(|value| order_of(value.number?));
+            let range = self.range("a.number", number(low), number(high));
+            parts.push(format!("(a.type <= {} AND {range})", kind::FLOAT));
+        }
+        if all(&|value| value.span.is_some()) {
+            let first = low.and_then(|value| value.span).map(|span| micros(span).0);
+            let last = high.and_then(|value| value.span).map(|span| micros(span).1 - 1);
+            let range = self.range("a.number", first, last);
+            parts.push(format!("(a.type = {} AND {range})", kind::TIME));
+        }
+        if all(&Literal::is_text_alone) {
+            let range =
+                self.range("a.word", low.map(|value| fold(&value.text)), high.map(|value| fold(&value.text)));
+            parts.push(format!("(a.type = {} AND {range})", kind::TEXT));
+        }
+        parts
+    }
+
+    pub(super) fn range<V: Into<Value>>(&mut self, column: &str, low: Option<V>, high: Option<V>) -> String {
+        let mut parts = Vec::new();
+        if let Some(low) = low {
+            parts.push(format!("{column} >= {}", self.param(low)));
+        }
+        if let Some(high) = high {
+            parts.push(format!("{column} <= {}", self.param(high)));
+        }
+        joined(&parts, " AND ", TRUE)
+    }
+}

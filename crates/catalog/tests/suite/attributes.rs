@@ -1,0 +1,367 @@
+//! What is said of entries, and searching by it.
+
+use percale_catalog::*;
+use percale_core::access::{Caller, Permission};
+use percale_core::attribute::{Float, MAX_ATTRIBUTE_TEXT, MAX_ATTRIBUTE_VALUES, MAX_ATTRIBUTES};
+use percale_core::query::{Builtin, Comparison, Condition, Field, Literal, Test};
+use percale_core::state::ReplicaState;
+use percale_core::{AttributeName, AttributeValue, ErrorCode, Timestamp};
+
+use crate::site::{Site, kind, path, subject, user};
+
+fn name(name: &str) -> AttributeName {
+    name.parse().unwrap()
+}
+
+fn text(text: &str) -> AttributeValue {
+    AttributeValue::Text(text.into())
+}
+
+async fn say(site: &Site, at: &str, set: &[(&str, &[AttributeValue])]) -> Result<()> {
+    let set = set.iter().map(|(of, values)| (name(of), values.to_vec())).collect();
+    site.catalog.change_attributes(&site.admin, &path(at), AttributeChange { set }).await.map(drop)
+}
+
+async fn said(site: &Site, at: &str) -> Vec<(String, Vec<AttributeValue>)> {
+    let (attributes, _) = site.catalog.attributes(&site.admin, &path(at)).await.unwrap();
+    attributes.into_iter().map(|attribute| (attribute.name.to_string(), attribute.values)).collect()
+}
+
+/// A literal with all the readings that a word has.
+fn literal(word: &str) -> Literal {
+    let span = word.parse::<Timestamp>().ok();
+    let span = span.map(|at| (at, Timestamp::from_micros(at.as_micros() + 1)));
+    Literal { text: word.into(), number: word.parse().ok(), span, bool: word.parse().ok() }
+}
+
+fn is(of: &str, test: Test) -> Condition {
+    Condition::Is(Field::Attribute(name(of)), test)
+}
+
+fn equal(of: &str, word: &str) -> Condition {
+    is(of, Test::Compare(Comparison::Equal, literal(word)))
+}
+
+fn compare(of: &str, comparison: Comparison, word: &str) -> Condition {
+    is(of, Test::Compare(comparison, literal(word)))
+}
+
+fn builtin(of: Builtin, test: Test) -> Condition {
+    Condition::Is(Field::Builtin(of), test)
+}
+
+fn not(condition: Condition) -> Condition {
+    Condition::Not(Box::new(condition))
+}
+
+async fn search_as(site: &Site, caller: &Caller, condition: Condition, limit: usize) -> Result<Vec<String>> {
+    let mut options = SearchOptions::new(condition);
+    options.limit = limit;
+    let mut found = Vec::new();
+    loop {
+        let page = site.catalog.search(caller, options.clone()).await?;
+        assert!(page.items.len() <= limit);
+        found.extend(page.items.iter().map(|item| item.path.to_string()));
+        options.after = page.next;
+        if options.after.is_none() {
+            found.sort();
+            return Ok(found);
+        }
+    }
+}
+
+async fn search(site: &Site, condition: Condition) -> Vec<String> {
+    search_as(site, &site.admin, condition, 100).await.unwrap()
+}
+
+async fn attributes_are_set_changed_and_removed(site: Site) {
+    site.put("/lab/x", 1).await;
+    site.mkdir("/lab/d").await;
+    let values = [
+        AttributeValue::Integer(i64::MAX),
+        AttributeValue::Float(Float(-0.5)),
+        AttributeValue::Float(Float(f64::NAN)),
+        AttributeValue::Float(Float(f64::NEG_INFINITY)),
+        text("Größe 'x' \"y\" \\ %"),
+        text(""),
+        AttributeValue::Bool(false),
+        AttributeValue::Time(Timestamp::from_micros(-1)),
+    ];
+    say(&site, "/lab/x", &[("all", &values), ("b", &[text("c")])]).await.unwrap();
+    say(&site, "/lab/d", &[("tag", &[text("t")])]).await.unwrap();
+    assert_eq!(
+        said(&site, "/lab/x").await,
+        [("all".to_owned(), values.to_vec()), ("b".into(), vec![text("c")])]
+    );
+    assert_eq!(said(&site, "/lab/d").await, [("tag".to_owned(), vec![text("t")])]);
+    // What is so already makes no record.
+    let before = site.catalog.position(site.space.id).await.unwrap();
+    say(&site, "/lab/x", &[("all", &values), ("none", &[])]).await.unwrap();
+    assert_eq!(site.catalog.position(site.space.id).await.unwrap(), before);
+    say(&site, "/lab/x", &[("all", &[]), ("b", &[text("C")])]).await.unwrap();
+    assert_eq!(said(&site, "/lab/x").await, [("b".to_owned(), vec![text("C")])]);
+    // They go with the entry, stay when it is overwritten and go along with it when it is renamed.
+    site.put("/lab/x", 2).await;
+    site.rename("/lab/x", "/lab/d/y", false).await.unwrap();
+    assert_eq!(said(&site, "/lab/d/y").await.len(), 1);
+    site.remove("/lab/d", true).await.unwrap();
+    site.put("/lab/x", 3).await;
+    assert_eq!(said(&site, "/lab/x").await, []);
+    assert_eq!(kind(site.catalog.attributes(&site.admin, &path("/lab/d")).await), ErrorKind::NotFound);
+    assert_eq!(kind(say(&site, "/lab/none", &[("a", &[text("b")])]).await), ErrorKind::NotFound);
+    assert_eq!(kind(say(&site, "/lab/x/y", &[("a", &[text("b")])]).await), ErrorKind::NotACollection);
+    site.assert_sound().await;
+}
+
+async fn attributes_are_bounded(site: Site) {
+    site.put("/lab/x", 1).await;
+    let long = text(&"x".repeat(MAX_ATTRIBUTE_TEXT + 1));
+    assert_eq!(kind(say(&site, "/lab/x", &[("a", &[long])]).await), ErrorKind::InvalidRequest);
+    assert_eq!(kind(say(&site, "/lab/x", &[("a", &[text("\0")])]).await), ErrorKind::InvalidRequest);
+    let many = vec![AttributeValue::Bool(true); MAX_ATTRIBUTE_VALUES + 1];
+    assert_eq!(kind(say(&site, "/lab/x", &[("a", &many)]).await), ErrorKind::InvalidRequest);
+    let set = |count: usize| AttributeChange {
+        set: (0..count).map(|n| (name(&format!("a{n}")), vec![AttributeValue::Bool(true)])).collect(),
+    };
+    let x = path("/lab/x");
+    let most = set(MAX_ATTRIBUTES);
+    site.catalog.change_attributes(&site.admin, &x, most.clone()).await.unwrap();
+    site.catalog.change_attributes(&site.admin, &x, most).await.unwrap();
+    let one_more = say(&site, "/lab/x", &[("more", &[text("b")])]).await;
+    assert_eq!(kind(one_more), ErrorKind::InvalidRequest);
+    say(&site, "/lab/x", &[("more", &[text("b")]), ("a0", &[])]).await.unwrap();
+}
+
+async fn only_who_may_write_says_anything(site: Site) {
+    site.put("/lab/x", 1).await;
+    let change = || AttributeChange { set: vec![(name("a"), vec![text("b")])] };
+    let bob = user("bob");
+    let refused =
+        async || site.catalog.change_attributes(&bob, &path("/lab/x"), change()).await.unwrap_err().code();
+    assert_eq!(refused().await, ErrorCode::NotFound);
+    site.catalog.set_grant(&site.admin, &path("/lab"), subject("bob"), Permission::Read).await.unwrap();
+    assert_eq!(refused().await, ErrorCode::Forbidden);
+    assert!(site.catalog.attributes(&bob, &path("/lab/x")).await.is_ok());
+    site.catalog.set_grant(&site.admin, &path("/lab"), subject("bob"), Permission::Write).await.unwrap();
+    site.catalog.change_attributes(&bob, &path("/lab/x"), change()).await.unwrap();
+    assert_eq!(said(&site, "/lab/x").await.len(), 1);
+}
+
+async fn tests_of_attributes_hold_by_type(site: Site) {
+    for (at, set) in [
+        ("int", AttributeValue::Integer(500)),
+        ("float", AttributeValue::Float(Float(500.5))),
+        ("negative", AttributeValue::Float(Float(-3.0))),
+        ("nan", AttributeValue::Float(Float(f64::NAN))),
+        ("infinite", AttributeValue::Float(Float(f64::INFINITY))),
+        ("word", text("500")),
+        ("words", text("sea surface Temperature in K")),
+        ("percent", text("50%_\\")),
+        ("time", AttributeValue::Time("2024-06-01T00:00:00Z".parse().unwrap())),
+        ("yes", AttributeValue::Bool(true)),
+    ] {
+        site.put(&format!("/lab/{at}"), 1).await;
+        say(&site, &format!("/lab/{at}"), &[("v", &[set])]).await.unwrap();
+    }
+    site.put("/lab/none", 1).await;
+    site.put("/lab/both", 1).await;
+    say(&site, "/lab/both", &[("v", &[AttributeValue::Integer(1), AttributeValue::Integer(900)])])
+        .await
+        .unwrap();
+    let number = |word: &str| Some(literal(word));
+    let cases: Vec<(Condition, &[&str])> = vec![
+        (equal("v", "500"), &["int", "word"]),
+        (is("v", Test::Compare(Comparison::Equal, Literal::text("500"))), &["word"]),
+        (compare("v", Comparison::More, "500"), &["both", "float", "infinite"]),
+        (compare("v", Comparison::AtLeast, "500"), &["both", "float", "infinite", "int"]),
+        (compare("v", Comparison::Less, "0"), &["negative"]),
+        (compare("v", Comparison::AtMost, "500"), &["both", "int", "negative"]),
+        (is("v", Test::Between(number("1"), number("500.5"))), &["both", "float", "int"]),
+        (is("v", Test::Between(number("501"), None)), &["both", "infinite"]),
+        (equal("v", "SEA SURFACE temperature IN k"), &["words"]),
+        (is("v", Test::Has(literal("Surface"))), &["words"]),
+        (is("v", Test::Has(literal("k"))), &["words"]),
+        (is("v", Test::Has(literal("surf"))), &[]),
+        (is("v", Test::Has(literal("500"))), &["int", "word"]),
+        (is("v", Test::Matches("*surface*".into())), &["words"]),
+        (is("v", Test::Matches("SEA*".into())), &["words"]),
+        (is("v", Test::Matches("5??".into())), &["word"]),
+        (is("v", Test::Matches("50%_\\".into())), &["percent"]),
+        (is("v", Test::Matches("50_".into())), &[]),
+        (is("v", Test::Compare(Comparison::More, Literal::text("s"))), &["words"]),
+        (compare("v", Comparison::AtLeast, "2024-06-01T00:00:00Z"), &["time"]),
+        (compare("v", Comparison::More, "2024-06-01T00:00:00Z"), &[]),
+        (compare("v", Comparison::Less, "2024-06-01T00:00:00.000001Z"), &["time"]),
+        (equal("v", "true"), &["yes"]),
+        (not(is("v", Test::Exists)), &["none"]),
+        (
+            Condition::All(vec![
+                not(equal("v", "500")),
+                is("v", Test::Exists),
+                not(Condition::Text("e".into())),
+            ]),
+            &["both", "float", "nan"],
+        ),
+        (Condition::Any(vec![equal("v", "true"), equal("v", "-3")]), &["negative", "yes"]),
+        (Condition::Any(Vec::new()), &[]),
+        (Condition::Text("Surface temp".into()), &["words"]),
+        (Condition::Text("WORD".into()), &["word", "words"]),
+        (Condition::Text("50%_".into()), &["percent"]),
+    ];
+    for (condition, expected) in cases {
+        let mut expected: Vec<String> = expected.iter().map(|at| format!("/lab/{at}")).collect();
+        expected.sort();
+        assert_eq!(search(&site, condition.clone()).await, expected, "{condition:?}");
+    }
+}
+
+async fn what_is_known_of_every_entry_is_searched_by(site: Site) {
+    site.put("/lab/run/a.NC", 1).await;
+    site.put("/lab/run/b.nc", 5000).await;
+    site.put("/lab/other/b.txt", 7).await;
+    let entry = site.stat("/lab/run/b.nc").await.unwrap();
+    let content = entry.content.unwrap();
+    let hash = content.root.unwrap().to_string();
+    let has = |word: &str| Test::Has(literal(word));
+    let modified = Literal {
+        span: Some((entry.modified, Timestamp::from_micros(entry.modified.as_micros() + 1))),
+        ..Literal::text("")
+    };
+    let cases: Vec<(Condition, &[&str])> = vec![
+        (builtin(Builtin::Name, has("A.nc")), &["/lab/run/a.NC"]),
+        (builtin(Builtin::Name, Test::Matches("B.*".into())), &["/lab/other/b.txt", "/lab/run/b.nc"]),
+        (builtin(Builtin::Ext, has("nc")), &["/lab/run/a.NC", "/lab/run/b.nc"]),
+        (builtin(Builtin::Type, has("collection")), &["/lab/other", "/lab/run"]),
+        (
+            builtin(Builtin::Size, Test::Compare(Comparison::More, literal("6.5"))),
+            &["/lab/other/b.txt", "/lab/run/b.nc"],
+        ),
+        (
+            builtin(Builtin::Size, Test::Between(Some(literal("1")), Some(literal("7")))),
+            &["/lab/other/b.txt", "/lab/run/a.NC"],
+        ),
+        (
+            not(builtin(Builtin::Size, Test::Compare(Comparison::More, literal("6")))),
+            &["/lab/other", "/lab/run", "/lab/run/a.NC"],
+        ),
+        (builtin(Builtin::Path, has("/lab/run")), &["/lab/run", "/lab/run/a.NC", "/lab/run/b.nc"]),
+        (builtin(Builtin::Path, Test::Matches("/lab/*/b.*".into())), &["/lab/other/b.txt", "/lab/run/b.nc"]),
+        (
+            Condition::All(vec![
+                not(builtin(Builtin::Path, Test::Matches("/lab/run/**".into()))),
+                builtin(Builtin::Type, has("object")),
+            ]),
+            &["/lab/other/b.txt"],
+        ),
+        (builtin(Builtin::Hash, has(&hash)), &["/lab/run/b.nc"]),
+        (builtin(Builtin::Hash, Test::Matches(format!("blake3:{}*", &hash[..7]))), &["/lab/run/b.nc"]),
+        (builtin(Builtin::Hash, has(&format!("sha256:{hash}"))), &[]),
+        (builtin(Builtin::Site, has("ALPS")), &["/lab/other/b.txt", "/lab/run/a.NC", "/lab/run/b.nc"]),
+        (builtin(Builtin::Site, has("baltic")), &[]),
+        (
+            builtin(Builtin::Store, Test::Matches("dis?".into())),
+            &["/lab/other/b.txt", "/lab/run/a.NC", "/lab/run/b.nc"],
+        ),
+        (builtin(Builtin::Replicas, Test::Compare(Comparison::Less, literal("1"))), &[]),
+        (builtin(Builtin::Replicas, has("1")), &["/lab/other/b.txt", "/lab/run/a.NC", "/lab/run/b.nc"]),
+        (builtin(Builtin::State, has(ReplicaState::Stale.as_str())), &[]),
+        (builtin(Builtin::Space, has("other")), &[]),
+        (
+            builtin(Builtin::Modified, Test::Compare(Comparison::More, modified.clone())),
+            &["/lab/other", "/lab/other/b.txt"],
+        ),
+        (builtin(Builtin::Created, Test::Compare(Comparison::Less, literal("2001-01-01T00:00:00Z"))), &[]),
+    ];
+    for (condition, expected) in cases {
+        assert_eq!(search(&site, condition.clone()).await, expected, "{condition:?}");
+    }
+    let wrong = [
+        builtin(Builtin::Size, has("big")),
+        builtin(Builtin::Modified, has("5")),
+        builtin(Builtin::Type, has("link")),
+        builtin(Builtin::Hash, has("xyz")),
+        builtin(Builtin::State, Test::Exists),
+        builtin(Builtin::Path, has("no/slash")),
+        Condition::Any(vec![builtin(Builtin::Path, has("/lab")), equal("a", "b")]),
+    ];
+    for condition in wrong {
+        let shown = format!("{condition:?}");
+        let refused = search_as(&site, &site.admin, condition, 10).await;
+        assert_eq!(kind(refused), ErrorKind::InvalidRequest, "{shown}");
+    }
+}
+
+async fn an_attribute_that_nothing_has_is_named_with_others(site: Site) {
+    site.put("/lab/x", 1).await;
+    say(&site, "/lab/x", &[("instrument", &[text("MODIS")]), ("level", &[text("1")])]).await.unwrap();
+    let error = search_as(&site, &site.admin, equal("Instument", "MODIS"), 10).await.unwrap_err();
+    assert_eq!(*error.kind(), ErrorKind::InvalidRequest);
+    assert!(error.to_string().ends_with("there is 'instrument'"), "{error}");
+    assert_eq!(search(&site, is("zzz", Test::Exists)).await, Vec::<String>::new());
+    assert_eq!(search(&site, not(equal("zzz", "1"))).await, ["/lab/x"]);
+    let error = search_as(&site, &site.admin, equal("zzz", "1"), 10).await.unwrap_err();
+    assert!(error.to_string().ends_with("has an attribute 'zzz'"), "{error}");
+}
+
+async fn pages_of_any_size_have_everything_once(site: Site) {
+    let paths: Vec<String> = (0..25).map(|n| format!("/lab/{n:02}")).collect();
+    site.put_many(&paths).await;
+    let other = NewSpace {
+        name: "other".parse().unwrap(),
+        owner: subject("owner"),
+        scope: SpaceScope::Private,
+        store: Some(site.store),
+        members: Vec::new(),
+    };
+    site.catalog.create_space(&site.admin, other).await.unwrap();
+    site.catalog.create_collection(&site.admin, &path("/other/x"), false).await.unwrap();
+    for (n, at) in paths.iter().enumerate() {
+        let n = AttributeValue::Integer(n as i64 % 5);
+        say(&site, at, &[("n", &[n.clone(), n])]).await.unwrap();
+    }
+    say(&site, "/other/x", &[("n", &[AttributeValue::Integer(3)])]).await.unwrap();
+    let all: Vec<String> = paths.iter().cloned().chain(["/other/x".to_owned()]).collect();
+    for limit in [1, 2, 7, 25, 26, 27] {
+        let found = search_as(&site, &site.admin, Condition::All(Vec::new()), limit).await.unwrap();
+        assert_eq!(found, all, "everything, {limit}");
+        let found = search_as(&site, &site.admin, equal("n", "3"), limit).await.unwrap();
+        assert_eq!(
+            found,
+            ["/lab/03", "/lab/08", "/lab/13", "/lab/18", "/lab/23", "/other/x"],
+            "few, {limit}"
+        );
+    }
+    let mut options = SearchOptions::new(Condition::All(Vec::new()));
+    options.after = Some("nowhere".into());
+    assert_eq!(kind(site.catalog.search(&site.admin, options).await), ErrorKind::InvalidRequest);
+}
+
+async fn nobody_finds_what_is_not_theirs(site: Site) {
+    for at in ["/lab/a/x", "/lab/b/x"] {
+        site.put(at, 1).await;
+        say(&site, at, &[("secret", &[text(at)])]).await.unwrap();
+    }
+    let bob = user("bob");
+    let everything = || Condition::All(Vec::new());
+    assert_eq!(search_as(&site, &bob, everything(), 10).await.unwrap(), Vec::<String>::new());
+    // Not even what is called so at all.
+    let error = search_as(&site, &bob, equal("secrets", "x"), 10).await.unwrap_err();
+    assert!(!error.to_string().contains("'secret'"), "{error}");
+    site.catalog.set_grant(&site.admin, &path("/lab/b"), subject("bob"), Permission::Read).await.unwrap();
+    assert_eq!(search_as(&site, &bob, everything(), 1).await.unwrap(), ["/lab/b", "/lab/b/x"]);
+    assert_eq!(search_as(&site, &bob, is("secret", Test::Exists), 1).await.unwrap(), ["/lab/b/x"]);
+    assert_eq!(search_as(&site, &bob, equal("secret", "/lab/a/x"), 1).await.unwrap(), Vec::<String>::new());
+    site.catalog.remove_grant(&site.admin, &path("/lab/b"), &subject("bob")).await.unwrap();
+    assert_eq!(search_as(&site, &bob, everything(), 10).await.unwrap(), Vec::<String>::new());
+}
+
+on_both! {
+    attributes_are_set_changed_and_removed,
+    attributes_are_bounded,
+    only_who_may_write_says_anything,
+    tests_of_attributes_hold_by_type,
+    what_is_known_of_every_entry_is_searched_by,
+    an_attribute_that_nothing_has_is_named_with_others,
+    pages_of_any_size_have_everything_once,
+    nobody_finds_what_is_not_theirs,
+}

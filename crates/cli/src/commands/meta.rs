@@ -1,0 +1,236 @@
+//! `meta`: what objects and collections are about.
+
+use std::collections::BTreeMap;
+use std::io::BufRead;
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand, ValueEnum};
+use futures::{StreamExt as _, TryStreamExt as _, stream};
+use percale_api::attributes::{AttributeChange, AttributeList, Source};
+use percale_core::attribute::Float;
+use percale_core::{AttributeName, AttributeValue};
+use serde_json::json;
+
+use super::grant::fabric_path;
+use crate::address::{FabricPath, show};
+use crate::context::Context;
+use crate::failure::{Failure, Result};
+use crate::output::Lines;
+use crate::wildcards::expand;
+
+/// Changes on their way at once; those that arrive together are committed together.
+const AT_ONCE: usize = 32;
+
+/// `percale meta`
+#[derive(Debug, Subcommand)]
+pub enum MetaCommand {
+    /// Show what is said of objects and collections
+    Get(GetArgs),
+    /// Set attributes
+    Set(SetArgs),
+    /// Remove attributes that a person set
+    #[command(visible_alias = "remove")]
+    Rm(RmArgs),
+}
+
+/// `percale meta get`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  percale meta get percale:/climate/a.nc
+  percale meta get 'percale:/climate/*.nc' --json")]
+pub struct GetArgs {
+    /// Of what
+    #[arg(value_parser = fabric_path, required = true)]
+    paths: Vec<FabricPath>,
+}
+
+/// `percale meta set`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+What looks like a number, like true or false, or like a time in RFC 3339 becomes that, everything else is text; --type says it
+instead. A name that is given twice has both values. What the attribute had before goes.
+
+Examples:
+  percale meta set percale:/climate/a.nc instrument=MODIS level=500
+  percale meta set percale:/climate/a.nc band=1 band=2
+  percale meta set percale:/climate/a.nc version=2 --type text
+  percale -q search 'ext:nc -tag:*' | percale meta set --file - tag=new")]
+pub struct SetArgs {
+    /// Of what, then NAME=VALUE, of which there may be several
+    #[arg(required = true, value_name = "PATH|NAME=VALUE")]
+    words: Vec<String>,
+    /// Also of the paths in this file, one in each line; `-` is standard input
+    #[arg(long, value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// What the values are
+    #[arg(long = "type", value_name = "TYPE")]
+    kind: Option<TypeArg>,
+}
+
+/// `percale meta rm`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  percale meta rm percale:/climate/a.nc tag
+  percale -q search tag:draft | percale meta rm --file - tag")]
+pub struct RmArgs {
+    /// Of what, then the names of attributes
+    #[arg(required = true, value_name = "PATH|NAME")]
+    words: Vec<String>,
+    /// Also of the paths in this file, one in each line; `-` is standard input
+    #[arg(long, value_name = "FILE")]
+    file: Option<PathBuf>,
+}
+
+/// A type of values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum TypeArg {
+    /// A whole number
+    Integer,
+    /// A number
+    Float,
+    /// Text
+    Text,
+    /// A time in RFC 3339
+    Time,
+    /// true or false
+    Bool,
+}
+
+impl TypeArg {
+    fn read(self, text: &str) -> Result<AttributeValue> {
+        let value = match self {
+            Self::Integer => text.parse().ok().map(AttributeValue::Integer),
+            Self::Float => text.parse::<Float>().ok().map(AttributeValue::Float),
+            Self::Text => Some(AttributeValue::Text(text.to_owned())),
+            Self::Time => text.parse().ok().map(AttributeValue::Time),
+            Self::Bool => text.parse().ok().map(AttributeValue::Bool),
+        };
+        let name = self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
+        value.ok_or_else(|| Failure::usage(format!("'{text}' is no value of the type {name}")))
+    }
+}
+
+/// Runs a command of the group.
+pub async fn run(command: MetaCommand, context: &Context) -> Result {
+    match command {
+        MetaCommand::Get(args) => get(args, context).await,
+        MetaCommand::Set(args) => {
+            let (paths, words) = split(args.words, args.file)?;
+            change(paths, set_of(&words, args.kind)?, context).await
+        }
+        MetaCommand::Rm(args) => {
+            let (paths, words) = split(args.words, args.file)?;
+            let names = words.iter().map(|name| Ok((name_of(name)?, Vec::new())));
+            change(paths, AttributeChange { set: names.collect::<Result<_>>()? }, context).await
+        }
+    }
+}
+
+async fn get(args: GetArgs, context: &Context) -> Result {
+    let client = context.client_for(&args.paths)?;
+    let paths = expand(&client, args.paths).await?;
+    let is_one = paths.len() == 1;
+    let mut out = Lines::open();
+    for path in &paths {
+        let AttributeList { attributes } = client.attributes(&path.path).await?;
+        if context.output.json {
+            out.json(&json!({ "path": path.path, "attributes": attributes }))?;
+            continue;
+        }
+        if !is_one {
+            out.line(show(&path.path))?;
+        }
+        for attribute in attributes {
+            let values: Vec<String> = attribute.values.iter().map(ToString::to_string).collect();
+            let kind = attribute.values.first().map_or("", AttributeValue::type_name);
+            let source = match attribute.source {
+                Source::Header => "header",
+                Source::Person => "person",
+            };
+            let indent = if is_one { "" } else { "  " };
+            out.line(format!("{indent}{} = {}  ({kind}, {source})", attribute.name, values.join(", ")))?;
+        }
+    }
+    out.finish()
+}
+
+/// Parts words into paths and what stands behind them, and adds the paths of a file.
+fn split(words: Vec<String>, file: Option<PathBuf>) -> Result<(Vec<FabricPath>, Vec<String>)> {
+    let is_path = |word: &String| word.starts_with("percale:");
+    let (paths, rest): (Vec<String>, Vec<String>) = words.into_iter().partition(is_path);
+    let mut lines = paths;
+    if let Some(file) = file {
+        let unread = |error| Failure::usage(format!("cannot read {}: {error}", file.display()));
+        let read = |input: &mut dyn BufRead| input.lines().collect::<std::io::Result<Vec<String>>>();
+        let found = match file.as_os_str() == "-" {
+            true => read(&mut std::io::stdin().lock()),
+            false => std::fs::File::open(&file).and_then(|file| read(&mut std::io::BufReader::new(file))),
+        };
+        lines.extend(found.map_err(unread)?.into_iter().filter(|line| !line.trim().is_empty()));
+    } else if lines.is_empty() {
+        return Err(Failure::usage(
+            "nothing is named whose attributes these are; a path such as percale:/space/name is needed",
+        ));
+    }
+    if rest.is_empty() {
+        return Err(Failure::usage("no attribute is named"));
+    }
+    let paths = lines.iter().map(|line| fabric_path(line).map_err(Failure::usage));
+    Ok((paths.collect::<Result<_>>()?, rest))
+}
+
+fn name_of(text: &str) -> Result<AttributeName> {
+    text.parse().map_err(|error| Failure::usage(format!("{error}")))
+}
+
+fn set_of(words: &[String], kind: Option<TypeArg>) -> Result<AttributeChange> {
+    let mut set: BTreeMap<AttributeName, Vec<AttributeValue>> = BTreeMap::new();
+    for word in words {
+        let Some((name, text)) = word.split_once('=') else {
+            return Err(Failure::usage(format!("'{word}' is neither a path nor NAME=VALUE")));
+        };
+        let value = kind.map_or_else(|| Ok(AttributeValue::guess(text)), |kind| kind.read(text))?;
+        set.entry(name_of(name)?).or_default().push(value);
+    }
+    Ok(AttributeChange { set })
+}
+
+async fn change(paths: Vec<FabricPath>, change: AttributeChange, context: &Context) -> Result {
+    if paths.is_empty() {
+        return Ok(());
+    }
+    let client = context.client_for(&paths)?;
+    let paths = expand(&client, paths).await?;
+    let (client, change) = (&client, &change);
+    let changed = stream::iter(paths)
+        .map(|path| async move { client.change_attributes(&path.path, change).await.map(|_| path) })
+        .buffered(AT_ONCE);
+    let mut changed = std::pin::pin!(changed);
+    let mut out = Lines::open();
+    while let Some(path) = changed.try_next().await? {
+        match context.output.json {
+            true => out.json(&json!({ "path": path.path }))?,
+            false => out.line(show(&path.path))?,
+        }
+    }
+    out.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_values_of_their_type() {
+        let words = ["band=1", "band=2", "note=a=b"].map(str::to_owned);
+        let set = set_of(&words, None).unwrap().set;
+        assert_eq!(set[&"band".parse().unwrap()], [AttributeValue::Integer(1), AttributeValue::Integer(2)]);
+        assert_eq!(set[&"note".parse().unwrap()], [AttributeValue::Text("a=b".into())]);
+        let set = set_of(&words[..1], Some(TypeArg::Text)).unwrap().set;
+        assert_eq!(set[&"band".parse().unwrap()], [AttributeValue::Text("1".into())]);
+        assert!(set_of(&words[2..], Some(TypeArg::Float)).is_err());
+        assert!(set_of(&["x".to_owned()], None).is_err());
+    }
+}

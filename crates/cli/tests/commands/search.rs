@@ -1,0 +1,69 @@
+//! Attributes set from the command line, and data found by them.
+
+use serde_json::json;
+
+use crate::lab::{Lab, ran};
+
+fn lab() -> Lab {
+    let lab = Lab::new();
+    for name in ["run/a.nc", "run/b.nc", "run/c.txt"] {
+        lab.write(&format!("data/{name}"), name.as_bytes());
+    }
+    lab.run(["put", "-r", lab.path("data/run").to_str().unwrap(), "percale:/lab"]).ok();
+    lab
+}
+
+#[test]
+fn what_was_set_is_shown_found_and_removed() {
+    let lab = lab();
+    lab.line("meta set percale:/lab/run/a.nc instrument=MODIS level=500 band=1 band=2 version=2.0").ok();
+    lab.run(["meta", "set", "percale:/lab/run/*.nc", "--type", "text", "code=007", "note=a b=c"]).ok();
+    let shown = lab.line("meta get percale:/lab/run/a.nc").ok().out;
+    for line in [
+        "band = 1, 2  (integer, person)",
+        "code = 007  (text, person)",
+        "note = a b=c  (text, person)",
+        "version = 2.0  (float, person)",
+    ] {
+        assert!(shown.lines().any(|shown| shown == line), "{line}: {shown}");
+    }
+    let both = lab.line("--json meta get percale:/lab/run/a.nc percale:/lab/run/b.nc").ok().json_lines();
+    assert_eq!(both[1]["attributes"][0]["values"], json!([{"text": "007"}]));
+    let find = |words: &[&str]| {
+        let found = lab.run([&["search"][..], words].concat()).ok().out;
+        found.lines().map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(find(&["instrument=modis", "level:400..600"]), ["percale:/lab/run/a.nc"]);
+    assert_eq!(find(&["code=007 -instrument:*"]), ["percale:/lab/run/b.nc"]);
+    assert_eq!(find(&["--", "-code:*", "type:object"]), ["percale:/lab/run/c.txt"]);
+    assert_eq!(find(&["ext:nc", "--limit", "1"]).len(), 1);
+    assert_eq!(find(&["--count", "ext:nc"]), ["2"]);
+    assert_eq!(lab.line("--json search --count ext:nc").ok().json(), json!({"count": 2}));
+    assert_eq!(lab.line("--json search name:a.nc").ok().json_lines()[0]["path"], "/lab/run/a.nc");
+    // What one finds, another takes.
+    let list = lab.write("list", lab.run(["-q", "search", "ext:nc"]).ok().out.as_bytes());
+    lab.run(["meta", "set", "--file", list.to_str().unwrap(), "tag=final"]).ok();
+    assert_eq!(find(&["tag:final"]).len(), 2);
+    let mut remove = lab.command(["meta", "rm", "--file", "-", "tag"]);
+    remove.stdin(std::fs::File::open(&list).unwrap());
+    ran(&mut remove).ok();
+    assert_eq!(find(&["tag IS NULL", "ext:nc", "OR", "code=x"]).len(), 2);
+}
+
+#[test]
+fn mistakes_are_explained() {
+    let lab = lab();
+    lab.line("meta set percale:/lab/run/a.nc instrument=MODIS").ok();
+    let unknown = lab.line("search instrment=MODIS").code(2);
+    assert!(unknown.err.contains("there is 'instrument'"), "{}", unknown.err);
+    let unread = lab.run(["search", "(ext:nc"]).code(2);
+    assert!(unread.err.contains("a ')' is missing"), "{}", unread.err);
+    lab.line("search").code(2);
+    lab.line("meta set percale:/lab/run/a.nc").code(2);
+    lab.line("meta set instrument=MODIS").code(2);
+    lab.line("meta set percale:/lab/run/a.nc instrument").code(2);
+    lab.line("meta set percale:/lab/run/a.nc level=high --type integer").code(2);
+    lab.line("meta set percale:/lab/none level=1").code(3);
+    lab.line("meta set --file nowhere level=1").code(2);
+    lab.line("meta get percale:/lab/none").code(3);
+}

@@ -1,0 +1,491 @@
+//! The query language (docs/search.md), read into a [`Condition`].
+//!
+//! ```text
+//! query    = or
+//! or       = and { "OR" and }
+//! and      = negated { [ "AND" ] negated }
+//! negated  = { "NOT" | "-" } ( "(" query ")" | clause | text )
+//! clause   = field ( "=" | "!=" | "<>" | "<" | "<=" | ">" | ">=" ) value
+//!          | field ":" ( [ op ] value | range | "*" | "(" value { [ "OR" ] value } ")" )
+//!          | field [ "NOT" ] "LIKE" value
+//!          | field [ "NOT" ] "IN" ( "(" | "[" ) value { [ "," ] value } ( ")" | "]" )
+//!          | field [ "NOT" ] "BETWEEN" value "AND" value
+//!          | field "IS" [ "NOT" ] "NULL"
+//! range    = [ value ] ".." [ value ] | ( "[" | "{" ) ( value | "*" ) "TO" ( value | "*" ) ( "]" | "}" )
+//! field    = builtin | "@" key | key | "`" any "`"
+//! ```
+//!
+//! Keywords are read in any case. Of nesting and length there are bounds, so that no text of anybody costs more than reading it.
+
+mod value;
+
+use percale_core::Timestamp;
+use percale_core::query::{Builtin, Comparison, Condition, Field, Literal, MAX_TESTS, Test};
+use winnow::Parser;
+use winnow::ascii::Caseless;
+use winnow::combinator::{alt, not, opt, terminated};
+use winnow::error::EmptyError;
+use winnow::token::{literal, one_of, take_till, take_while};
+
+/// Longest query, in bytes.
+pub const MAX_QUERY: usize = 16 * 1024;
+/// How deep parentheses may be nested.
+const MAX_DEPTH: usize = 32;
+
+/// A query that cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct QueryError {
+    /// Where in the text it cannot be read further, in bytes.
+    pub at: usize,
+    message: String,
+}
+
+/// What cannot be read, with as many bytes of the query behind it.
+struct Fault {
+    behind: usize,
+    message: String,
+}
+
+type Outcome<T> = Result<T, Fault>;
+
+fn fault<T>(rest: &str, message: impl Into<String>) -> Outcome<T> {
+    Err(Fault { behind: rest.len(), message: message.into() })
+}
+
+/// Reads a query. `now` is what times such as `-7d` count from. A query without any word finds everything.
+///
+/// # Errors
+/// Says where it cannot be read, and what was expected there.
+pub fn parse(query: &str, now: Timestamp) -> Result<Condition, QueryError> {
+    if query.len() > MAX_QUERY {
+        let message = format!("a query has at most {MAX_QUERY} bytes, not {}", query.len());
+        return Err(QueryError { at: MAX_QUERY, message });
+    }
+    let mut reader = Reader { rest: query, now, depth: 0 };
+    let error = |Fault { behind, message }: Fault| {
+        let at = query.len() - behind;
+        let there: String = query.get(at..).unwrap_or_default().chars().take(20).collect();
+        let place = if there.is_empty() { "at its end".to_owned() } else { format!("at '{there}'") };
+        QueryError { at, message: format!("the query cannot be read {place}: {message}") }
+    };
+    let condition = reader.query().map_err(error)?;
+    let tests = condition.tests();
+    if tests > MAX_TESTS {
+        let message = format!("a query has at most {MAX_TESTS} tests, not {tests}");
+        return Err(QueryError { at: query.len(), message });
+    }
+    Ok(condition)
+}
+
+struct Reader<'a> {
+    rest: &'a str,
+    now: Timestamp,
+    depth: usize,
+}
+
+fn is_word(char: char) -> bool {
+    char.is_alphanumeric() || char == '_'
+}
+
+/// Characters of a name that stands without quotes.
+fn is_key(char: char) -> bool {
+    is_word(char) || matches!(char, '.' | '-' | '/')
+}
+
+impl<'a> Reader<'a> {
+    /// Takes what a parser takes, or nothing.
+    fn take<T>(&mut self, parser: impl Parser<&'a str, T, EmptyError>) -> Option<T> {
+        opt(parser).parse_next(&mut self.rest).ok().flatten()
+    }
+
+    fn space(&mut self) -> bool {
+        self.take(take_while(1.., char::is_whitespace)).is_some()
+    }
+
+    fn symbol(&mut self, symbol: &'static str) -> bool {
+        self.take(literal(symbol)).is_some()
+    }
+
+    fn keyword(&mut self, word: &'static str) -> bool {
+        self.take(terminated(literal(Caseless(word)), not(one_of(is_key)))).is_some()
+    }
+
+    /// Takes a keyword with white space before it.
+    fn spaced_keyword(&mut self, word: &'static str) -> bool {
+        let before = self.rest;
+        let is_there = self.space() && self.keyword(word);
+        if !is_there {
+            self.rest = before;
+        }
+        is_there
+    }
+
+    fn query(&mut self) -> Outcome<Condition> {
+        self.space();
+        if self.rest.is_empty() {
+            return Ok(Condition::All(Vec::new()));
+        }
+        let condition = self.or()?;
+        match self.rest {
+            "" => Ok(condition),
+            rest => fault(rest, "nothing that is open ends here"),
+        }
+    }
+
+    fn or(&mut self) -> Outcome<Condition> {
+        let mut parts = vec![self.and()?];
+        while self.keyword("OR") {
+            self.space();
+            parts.push(self.and()?);
+        }
+        Ok(one_or(parts, Condition::Any))
+    }
+
+    /// Reads what stands next to each other, and the white space behind it.
+    fn and(&mut self) -> Outcome<Condition> {
+        let mut parts = vec![self.negated()?];
+        loop {
+            self.space();
+            let before = self.rest;
+            let is_or = self.keyword("OR");
+            self.rest = before;
+            if is_or || self.rest.is_empty() || self.rest.starts_with(')') {
+                return Ok(one_or(parts, Condition::All));
+            }
+            if self.keyword("AND") {
+                self.space();
+            }
+            parts.push(self.negated()?);
+        }
+    }
+
+    fn negated(&mut self) -> Outcome<Condition> {
+        let mut is_negated = false;
+        loop {
+            if self.keyword("NOT") {
+                self.space();
+            } else if !self.symbol("-") {
+                break;
+            }
+            is_negated = !is_negated;
+        }
+        let condition = self.atom()?;
+        Ok(if is_negated { Condition::Not(Box::new(condition)) } else { condition })
+    }
+
+    fn atom(&mut self) -> Outcome<Condition> {
+        let before = self.rest;
+        if self.symbol("(") {
+            self.depth += 1;
+            if self.depth > MAX_DEPTH {
+                return fault(before, format!("parentheses are nested more than {MAX_DEPTH} deep"));
+            }
+            self.space();
+            let inner = self.or()?;
+            if !self.symbol(")") {
+                return fault(self.rest, "a ')' is missing");
+            }
+            self.depth -= 1;
+            return Ok(inner);
+        }
+        if let Some(condition) = self.clause()? {
+            return Ok(condition);
+        }
+        self.rest = before;
+        match self.quoted()? {
+            Some(text) => words(before, text),
+            None => match self.bare_text() {
+                "" => fault(before, "a word, a field or a '(' is expected"),
+                "AND" | "OR" | "and" | "or" => fault(before, "something must stand before this word"),
+                text => words(before, text.to_owned()),
+            },
+        }
+    }
+
+    /// Reads a test of a field. Nothing if no field with an operator is there.
+    fn clause(&mut self) -> Outcome<Option<Condition>> {
+        let start = self.rest;
+        let Some((name, is_attribute)) = self.field_name()? else { return Ok(None) };
+        let at_operator = self.rest;
+        if self.symbol(":") {
+            let field = field(start, &name, is_attribute)?;
+            return self.behind_colon(field).map(Some);
+        }
+        self.space();
+        if let Some((comparison, is_negated)) = self.operator() {
+            let field = field(start, &name, is_attribute)?;
+            self.space();
+            let test = Test::Compare(comparison, self.value()?);
+            return Ok(Some(negate(is_negated, Condition::Is(field, test))));
+        }
+        self.rest = at_operator;
+        let is_negated = self.spaced_keyword("NOT");
+        let Some(tests) = self.behind_keyword()? else {
+            return match is_attribute {
+                true => fault(at_operator, "an operator such as ':' or '=' is expected behind a field"),
+                // They are words that only look like it.
+                false => Ok(None),
+            };
+        };
+        let field = field(start, &name, is_attribute)?;
+        Ok(Some(negate(is_negated ^ tests.is_negated, any(&field, tests.tests))))
+    }
+
+    /// Reads what stands behind LIKE, BETWEEN, IN or IS. Nothing if it is not all there.
+    fn behind_keyword(&mut self) -> Outcome<Option<Tests>> {
+        if self.spaced_keyword("LIKE") {
+            self.space();
+            let pattern = glob_of_like(&self.value()?.text);
+            return Ok(Some(Tests::of(Test::Matches(pattern))));
+        }
+        if self.spaced_keyword("BETWEEN") {
+            self.space();
+            let low = self.value()?;
+            if !self.spaced_keyword("AND") {
+                return Ok(None);
+            }
+            self.space();
+            return Ok(Some(Tests::of(Test::Between(Some(low), Some(self.value()?)))));
+        }
+        if self.spaced_keyword("IN") {
+            self.space();
+            let close = if self.symbol("(") {
+                ")"
+            } else if self.symbol("[") {
+                "]"
+            } else {
+                return Ok(None);
+            };
+            let tests = self.list(close, |value| Test::Compare(Comparison::Equal, value))?;
+            return Ok(Some(Tests { tests, is_negated: false }));
+        }
+        if self.spaced_keyword("IS") {
+            let is_negated = !self.spaced_keyword("NOT");
+            let is_whole = self.spaced_keyword("NULL");
+            return Ok(is_whole.then(|| Tests { is_negated, ..Tests::of(Test::Exists) }));
+        }
+        Ok(None)
+    }
+
+    /// Reads the name of a field, and whether it was written as that of an attribute.
+    fn field_name(&mut self) -> Outcome<Option<(String, bool)>> {
+        let start = self.rest;
+        let is_marked = self.symbol("@");
+        if self.symbol("`") {
+            let name = self.take(take_till(0.., '`')).unwrap_or_default();
+            if !self.symbol("`") {
+                return fault(start, "a back quote is missing at the end of the name");
+            }
+            return Ok(Some((name.to_owned(), true)));
+        }
+        let key = self.take(take_while(1.., is_key));
+        match key {
+            Some(key) => Ok(Some((key.to_owned(), is_marked))),
+            None if is_marked => fault(start, "the name of an attribute is expected behind '@'"),
+            None => Ok(None),
+        }
+    }
+
+    fn operator(&mut self) -> Option<(Comparison, bool)> {
+        self.take(alt((
+            "!=".value((Comparison::Equal, true)),
+            "<>".value((Comparison::Equal, true)),
+            "<=".value((Comparison::AtMost, false)),
+            ">=".value((Comparison::AtLeast, false)),
+            "<".value((Comparison::Less, false)),
+            ">".value((Comparison::More, false)),
+            "=".value((Comparison::Equal, false)),
+        )))
+    }
+
+    fn behind_colon(&mut self, field: Field) -> Outcome<Condition> {
+        if let Some((comparison, is_negated)) = self.operator() {
+            let test = Test::Compare(comparison, self.value()?);
+            return Ok(negate(is_negated, Condition::Is(field, test)));
+        }
+        if self.symbol("(") {
+            return Ok(any(&field, self.list(")", has)?));
+        }
+        if self.rest.starts_with(['[', '{']) {
+            return Ok(Condition::Is(field, self.bracketed()?));
+        }
+        let start = self.rest;
+        if let Some(text) = self.quoted()? {
+            return Ok(Condition::Is(field, Test::Has(Literal::text(text))));
+        }
+        let word = self.bare_value();
+        let range = word.split_once("..").filter(|(low, high)| !low.is_empty() || !high.is_empty());
+        let test = match range {
+            _ if word.is_empty() => return fault(start, "a value is expected"),
+            Some((low, high)) => {
+                let bound = |word: &str| (!word.is_empty()).then(|| self.literal(word));
+                Test::Between(bound(low), bound(high))
+            }
+            None => has(self.literal(word)),
+        };
+        Ok(Condition::Is(field, test))
+    }
+
+    /// Reads `[low TO high]`; a brace in place of a bracket leaves the bound itself out.
+    fn bracketed(&mut self) -> Outcome<Test> {
+        let is_open = self.symbol("{") || !self.symbol("[");
+        self.space();
+        let low = self.bound()?;
+        if !self.spaced_keyword("TO") {
+            return fault(self.rest, "TO and the other bound are expected");
+        }
+        self.space();
+        let high = self.bound()?;
+        self.space();
+        let end = self.rest;
+        let is_closed = self.symbol("]");
+        if !is_closed && !self.symbol("}") {
+            return fault(end, "a ']' or '}' is missing");
+        }
+        if is_open || !is_closed {
+            return fault(
+                end,
+                "bounds in braces are not supported; write two comparisons, such as level>500 level<850",
+            );
+        }
+        Ok(Test::Between(low, high))
+    }
+
+    fn bound(&mut self) -> Outcome<Option<Literal>> {
+        let value = self.value()?;
+        Ok(if value.text == "*" { None } else { Some(value) })
+    }
+
+    fn list(&mut self, close: &'static str, test: impl Fn(Literal) -> Test) -> Outcome<Vec<Test>> {
+        let mut tests = Vec::new();
+        loop {
+            self.space();
+            if !tests.is_empty() && self.symbol(close) {
+                return Ok(tests);
+            }
+            if !tests.is_empty() {
+                let _ = self.symbol(",") || self.keyword("OR");
+                self.space();
+            }
+            if tests.len() == MAX_TESTS {
+                return fault(self.rest, format!("a query has at most {MAX_TESTS} tests"));
+            }
+            tests.push(test(self.value()?));
+        }
+    }
+
+    /// Reads a value: in quotes it is text alone.
+    fn value(&mut self) -> Outcome<Literal> {
+        let start = self.rest;
+        if let Some(text) = self.quoted()? {
+            return Ok(Literal::text(text));
+        }
+        match self.bare_value() {
+            "" => fault(start, "a value is expected"),
+            word => Ok(self.literal(word)),
+        }
+    }
+
+    fn literal(&self, word: &str) -> Literal {
+        value::read(word, self.now)
+    }
+
+    fn bare_value(&mut self) -> &'a str {
+        let is_end = |char: char| char.is_whitespace() || "()[]{},\"'".contains(char);
+        self.take(take_till(0.., is_end)).unwrap_or_default()
+    }
+
+    fn bare_text(&mut self) -> &'a str {
+        let is_end = |char: char| char.is_whitespace() || "()\"".contains(char);
+        self.take(take_till(0.., is_end)).unwrap_or_default()
+    }
+
+    /// Reads text in quotes; a quote inside is written twice.
+    fn quoted(&mut self) -> Outcome<Option<String>> {
+        let start = self.rest;
+        let Some(quote) = self.take(one_of(['"', '\''])) else { return Ok(None) };
+        let mut text = String::new();
+        loop {
+            text.push_str(self.take(take_till(0.., quote)).unwrap_or_default());
+            if self.take(quote).is_none() {
+                return fault(start, "a quote is missing at the end of the text");
+            }
+            if self.take(quote).is_none() {
+                return Ok(Some(text));
+            }
+            text.push(quote);
+        }
+    }
+}
+
+/// Tests of which one must hold, or none.
+struct Tests {
+    tests: Vec<Test>,
+    is_negated: bool,
+}
+
+impl Tests {
+    fn of(test: Test) -> Self {
+        Self { tests: vec![test], is_negated: false }
+    }
+}
+
+fn words(rest: &str, text: String) -> Outcome<Condition> {
+    match text.trim() {
+        "" => fault(rest, "there is no word between the quotes"),
+        _ => Ok(Condition::Text(text)),
+    }
+}
+
+fn one_or(mut parts: Vec<Condition>, many: impl Fn(Vec<Condition>) -> Condition) -> Condition {
+    match parts.pop() {
+        Some(only) if parts.is_empty() => only,
+        last => {
+            parts.extend(last);
+            many(parts)
+        }
+    }
+}
+
+fn negate(is_negated: bool, condition: Condition) -> Condition {
+    if is_negated { Condition::Not(Box::new(condition)) } else { condition }
+}
+
+fn any(field: &Field, tests: Vec<Test>) -> Condition {
+    one_or(tests.into_iter().map(|test| Condition::Is(field.clone(), test)).collect(), Condition::Any)
+}
+
+/// What a colon means: that the value is among the words, or a pattern.
+fn has(value: Literal) -> Test {
+    match value.text.as_str() {
+        "*" => Test::Exists,
+        text if text.contains(['*', '?']) => Test::Matches(text.to_owned()),
+        _ => Test::Has(value),
+    }
+}
+
+fn field(rest: &str, name: &str, is_attribute: bool) -> Outcome<Field> {
+    if let Some(builtin) = Builtin::named(name).filter(|_| !is_attribute) {
+        return Ok(Field::Builtin(builtin));
+    }
+    match name.parse() {
+        Ok(name) => Ok(Field::Attribute(name)),
+        Err(error) => fault(rest, error.to_string()),
+    }
+}
+
+/// Writes a pattern of LIKE, `%` and `_`, as one with `*` and `?`.
+fn glob_of_like(pattern: &str) -> String {
+    pattern
+        .chars()
+        .map(|char| match char {
+            '%' => '*',
+            '_' => '?',
+            char => char,
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests;

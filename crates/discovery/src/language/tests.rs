@@ -1,0 +1,167 @@
+use super::*;
+
+fn now() -> Timestamp {
+    "2024-06-15T12:00:00Z".parse().unwrap()
+}
+
+fn read(query: &str) -> Condition {
+    parse(query, now()).unwrap_or_else(|error| panic!("{query}: {error}"))
+}
+
+/// Writes a condition shortly, so that tests can be read.
+fn show(condition: &Condition) -> String {
+    let list = |parts: &[Condition], word: &str| parts.iter().map(show).collect::<Vec<_>>().join(word);
+    match condition {
+        Condition::All(parts) => format!("({})", list(parts, " & ")),
+        Condition::Any(parts) => format!("({})", list(parts, " | ")),
+        Condition::Not(part) => format!("!{}", show(part)),
+        Condition::Text(text) => format!("'{text}'"),
+        Condition::Is(field, test) => {
+            let field = match field {
+                Field::Builtin(builtin) => builtin.as_str().to_owned(),
+                Field::Attribute(name) => format!("@{name}"),
+            };
+            let bound =
+                |value: &Option<Literal>| value.as_ref().map(|value| value.text.clone()).unwrap_or_default();
+            match test {
+                Test::Compare(comparison, value) => {
+                    let sign = match comparison {
+                        Comparison::Equal => "=",
+                        Comparison::Less => "<",
+                        Comparison::AtMost => "<=",
+                        Comparison::More => ">",
+                        Comparison::AtLeast => ">=",
+                    };
+                    format!("{field}{sign}{}", value.text)
+                }
+                Test::Between(low, high) => format!("{field}:{}..{}", bound(low), bound(high)),
+                Test::Has(value) => format!("{field}:{}", value.text),
+                Test::Matches(pattern) => format!("{field}~{pattern}"),
+                Test::Exists => format!("{field}:*"),
+            }
+        }
+    }
+}
+
+#[test]
+fn each_example_of_the_documentation_is_read() {
+    let examples = [
+        ("instrument=MODIS", "@instrument=MODIS"),
+        ("instrument = MODIS AND date > 2017-03-01", "(@instrument=MODIS & @date>2017-03-01)"),
+        (r#"location like "%Pacific%""#, "@location~*Pacific*"),
+        ("ext:nc size:>1GB modified:>-7d", "(ext:nc & size>1GB & modified>-7d)"),
+        ("@units=K var.temperature:*", "(@units=K & @var.temperature:*)"),
+        (
+            "var.tas.units:(K OR degC) dim.time:>=365",
+            "((@var.tas.units:K | @var.tas.units:degC) & @dim.time>=365)",
+        ),
+        ("@cloud_cover:0..10 -tag:draft", "(@cloud_cover:0..10 & !@tag:draft)"),
+        ("publication_date:[2017 TO 2018]", "@publication_date:2017..2018"),
+        ("time:2019-06..2019-08", "@time:2019-06..2019-08"),
+        ("path:/climate/** NOT site:lrz", "(path~/climate/** & !site:lrz)"),
+        ("replicas<2 policy:*", "(replicas<2 & @policy:*)"),
+        ("hash:sha256:9f86d0*", "hash~sha256:9f86d0*"),
+        (
+            "day_night IN (day, night) AND level BETWEEN 500 AND 850",
+            "((@day_night=day | @day_night=night) & @level:500..850)",
+        ),
+        ("state:stale", "state:stale"),
+        (
+            r#""sea surface temperature" format:zarr @model_id:CMIP6*"#,
+            "('sea surface temperature' & @format:zarr & @model_id~CMIP6*)",
+        ),
+    ];
+    for (query, meant) in examples {
+        assert_eq!(show(&read(query)), meant, "{query}");
+    }
+}
+
+#[test]
+fn operators_bind_as_people_expect() {
+    let meanings = [
+        ("a b OR c", "(('a' & 'b') | 'c')"),
+        ("a AND (b OR c)", "('a' & ('b' | 'c'))"),
+        ("not a", "!'a'"),
+        ("NOT NOT a", "'a'"),
+        ("x!=1", "!@x=1"),
+        ("x <> 1", "!@x=1"),
+        ("x is null", "!@x:*"),
+        ("x IS NOT NULL", "@x:*"),
+        ("x NOT IN [1 2]", "!(@x=1 | @x=2)"),
+        ("x not like 'a_%'", "!@x~a?*"),
+        ("x NOT BETWEEN 1 AND 2", "!@x:1..2"),
+        ("`my key`='it''s'", "@my key=it's"),
+        ("@name=x", "@name=x"),
+        ("NAME:x.nc", "name:x.nc"),
+        ("x:..5 y:5..", "(@x:..5 & @y:5..)"),
+        ("x:[* TO 5]", "@x:..5"),
+        ("notes", "'notes'"),
+        ("order by", "('order' & 'by')"),
+        ("inland", "'inland'"),
+        ("x:\"a b\"", "@x:a b"),
+        ("", "()"),
+        ("  ", "()"),
+        ("data in Berlin", "('data' & 'in' & 'Berlin')"),
+        ("what is between models", "('what' & 'is' & 'between' & 'models')"),
+    ];
+    for (query, meant) in meanings {
+        assert_eq!(show(&read(query)), meant, "{query}");
+    }
+}
+
+#[test]
+fn values_are_read_in_each_way() {
+    let Condition::Is(_, Test::Compare(_, value)) = read("x=2018") else { panic!("no comparison") };
+    assert_eq!((value.number, value.span.is_some(), value.text.as_str()), (Some(2018.0), true, "2018"));
+    let Condition::Is(_, Test::Compare(_, value)) = read("x='2018'") else { panic!("no comparison") };
+    assert!(value.is_text_alone());
+}
+
+#[test]
+fn what_cannot_be_read_is_said_with_its_place() {
+    let wrong = [
+        ("x=", 2, "a value is expected"),
+        ("(a", 2, "')' is missing"),
+        ("a)", 1, "nothing that is open"),
+        ("'a", 0, "quote is missing"),
+        ("x:[1 TO", 7, "a value"),
+        ("x:[1, 2]", 4, "TO"),
+        ("x:{1 TO 2}", 9, "not supported"),
+        ("x IN (5", 7, "a value"),
+        ("@x", 2, "an operator"),
+        ("@", 0, "name of an attribute"),
+        ("a OR", 4, "expected"),
+        ("OR a", 0, "before this word"),
+        ("`a=1", 0, "back quote"),
+        ("x:()", 3, "a value"),
+        ("''", 0, "no word"),
+    ];
+    for (query, at, message) in wrong {
+        let error = parse(query, now()).unwrap_err();
+        assert!(error.to_string().contains(message) && error.at == at, "{query}: {} {error}", error.at);
+    }
+}
+
+#[test]
+fn queries_are_bounded() {
+    let deep = format!("{}a{}", "(".repeat(5000), ")".repeat(5000));
+    assert!(parse(&deep, now()).unwrap_err().to_string().contains("nested"));
+    assert!(parse(&"a ".repeat(MAX_TESTS + 1), now()).is_err());
+    assert!(parse(&format!("x IN ({})", "1 ".repeat(5000)), now()).is_err());
+    assert!(parse(&"a".repeat(1 << 20), now()).unwrap_err().to_string().contains("at most"));
+    assert!(parse(&format!("{}a", "-".repeat(10_000)), now()).is_ok());
+}
+
+proptest::proptest! {
+    #[test]
+    fn no_text_breaks_it(query in "\\PC{0,60}") {
+        let _ = parse(&query, now());
+    }
+
+    #[test]
+    fn nothing_like_a_query_breaks_it(query in "([a-z@`:=<>(){}\\[\\]\"'*?.,0-9 -]|AND |OR |NOT |TO |IN |LIKE |\\.\\.){0,40}") {
+        if let Err(error) = parse(&query, now()) {
+            proptest::prop_assert!(error.at <= query.len());
+        }
+    }
+}
