@@ -7,7 +7,9 @@
 mod builtin;
 mod sql;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 use percale_core::access::{Caller, Permission, Subject, decide};
@@ -31,6 +33,8 @@ use crate::rows::{Lock, attribute, follow, grant, peer, site};
 const WINDOW: u64 = 50_000;
 /// How many entries an attribute may lead to at most, so that these are looked at instead.
 const FEW: usize = 2000;
+/// So few that no other filter is tried, which may look at all values of an attribute.
+const VERY_FEW: usize = 50;
 /// How long a page is searched for before what was found is answered.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Names of attributes among which one is looked for that is like one that nothing has.
@@ -68,39 +72,81 @@ impl Query for Search {
         let Self { caller, options } = self;
         let until = Instant::now() + PATIENCE;
         let limit = options.limit.clamp(1, MAX_LIST);
-        let (first, mut after) = match &options.after {
-            Some(place) => read_place(place)?,
-            None => (SpaceId(Uuid::nil()), 1),
+        let place = match &options.after {
+            Some(place) => place.parse()?,
+            None => Place { space: SpaceId(Uuid::nil()), after: 1, driver: None },
         };
         let spaces = visible(tx, caller).await?;
         if options.after.is_none() {
             check_names(tx, &spaces, &options.condition).await?;
         }
         let filters = split(&options.condition)?;
+        if let Some(driver) = place.driver.flatten()
+            && !filters.drivers().contains(&driver)
+        {
+            return Err(nowhere());
+        }
         let holders = holders(tx).await?;
         let mut found = Vec::new();
-        for space in spaces.iter().filter(|space| space.row.space.id >= first) {
-            if space.row.space.id != first {
-                after = 1;
-            }
+        for space in spaces.iter().filter(|space| space.row.space.id >= place.space) {
+            let id = space.row.space.id;
+            let (after, driver) = if id == place.space { (place.after, place.driver) } else { (1, None) };
             let mut searched =
                 Searched { caller, space, filters: &filters, holders: &holders, after, found: Vec::new() };
-            let is_done = searched.run(tx, limit - found.len(), until).await?;
-            after = searched.after;
+            let driver = match driver {
+                Some(driver) => driver,
+                None => searched.driver(tx).await?,
+            };
+            let is_done = searched.run(tx, driver, limit - found.len(), until).await?;
+            let after = searched.after;
             found.append(&mut searched.found);
             if !is_done {
-                let next = Some(format!("{}/{after}", space.row.space.id));
-                return Ok(Page { items: found, next, position: None });
+                let next = Place { space: id, after, driver: Some(driver) };
+                return Ok(Page { items: found, next: Some(next.to_string()), position: None });
             }
         }
         Ok(Page { items: found, next: None, position: None })
     }
 }
 
-/// Reads where to go on: in which space, and behind which entry.
-fn read_place(place: &str) -> Result<(SpaceId, u64)> {
-    let read = place.split_once('/').and_then(|(space, id)| Some((space.parse().ok()?, id.parse().ok()?)));
-    read.ok_or_else(|| Error::invalid("it cannot be gone on from there"))
+/// Where to go on.
+struct Place {
+    space: SpaceId,
+    /// Behind which entry.
+    after: u64,
+    /// By which filter the space is searched, or by none, once that was decided.
+    driver: Option<Option<usize>>,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { space, after, driver } = self;
+        match driver.flatten() {
+            Some(driver) => write!(f, "{space}/{after}/{driver}"),
+            None => write!(f, "{space}/{after}/-"),
+        }
+    }
+}
+
+impl FromStr for Place {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let read = || {
+            let mut parts = text.split('/');
+            let (space, after) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
+            let driver = match parts.next()? {
+                "-" => None,
+                driver => Some(driver.parse().ok()?),
+            };
+            Some(Self { space, after, driver: Some(driver) })
+        };
+        read().ok_or_else(nowhere)
+    }
+}
+
+fn nowhere() -> Error {
+    Error::invalid("it cannot be gone on from there")
 }
 
 /// Returns the spaces of which the caller may read anything, by their ids.
@@ -208,10 +254,15 @@ struct Searched<'s> {
 
 impl Searched<'_> {
     /// Finds at most `limit` entries. Tells whether the space was searched to its end.
-    async fn run<T: Tx>(&mut self, tx: &T, limit: usize, until: Instant) -> Result<bool> {
+    async fn run<T: Tx>(
+        &mut self,
+        tx: &T,
+        driver: Option<usize>,
+        limit: usize,
+        until: Instant,
+    ) -> Result<bool> {
         let sp = self.space.row.sp;
         let end = follow::next_id(tx, sp).await?;
-        let driver = self.driver(tx).await?;
         loop {
             if self.found.len() >= limit || Instant::now() >= until {
                 return Ok(false);
@@ -251,6 +302,9 @@ impl Searched<'_> {
             if count < most {
                 best = Some((count, at));
             }
+            if count <= VERY_FEW {
+                break;
+            }
         }
         Ok(best.map(|(_, at)| at))
     }
@@ -260,15 +314,18 @@ impl Searched<'_> {
         let sp = self.space.row.sp;
         let mut ids = IdCache::default();
         let mut batch = Batch::new(tx, &mut ids);
-        let found = entry::with_ancestors(tx, rows.iter().map(|row| (sp, row.id)).collect()).await?;
+        // Many are in one collection, which is looked up once.
+        let parents: HashSet<u64> = rows.iter().map(|row| row.parent).collect();
+        let mut chains = entry::with_ancestors(tx, parents.into_iter().map(|id| (sp, id)).collect()).await?;
+        chains.extend(rows.iter().cloned());
         let mut grants: HashMap<u64, Vec<(Subject, Permission)>> = HashMap::new();
         if !self.space.is_whole {
-            for grant in grant::of_entries(tx, found.iter().map(|row| (sp, row.id)).collect()).await? {
+            for grant in grant::of_entries(tx, chains.iter().map(|row| (sp, row.id)).collect()).await? {
                 grants.entry(grant.entry).or_default().push((grant.subject, grant.permission));
             }
         }
-        let above: HashMap<u64, u64> = found.iter().map(|row| (row.id, row.parent)).collect();
-        batch.learn_all(found, Lock::None)?;
+        let above: HashMap<u64, u64> = chains.iter().map(|row| (row.id, row.parent)).collect();
+        batch.learn_all(chains, Lock::None)?;
         for row in rows {
             let Ok(path) = batch.path_of(sp, row.id).await else { continue };
             if !self.filters.hold_for(&path)

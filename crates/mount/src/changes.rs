@@ -294,7 +294,8 @@ pub async fn publish(shared: Arc<Shared>) {
                 let Some(waiting) = queue.waiting.pop_front() else { break };
                 match outcome {
                     Err(refused) if may_pass(&shared, &waiting.change, &refused) => {
-                        if !again {
+                        // One that waits for another, which was overtaken by a removal, is made by the next request.
+                        if !again && pause > FIRST_PAUSE {
                             tracing::warn!(code = %refused.code, error = refused.detail, "a change cannot be published yet");
                         }
                         again = true;

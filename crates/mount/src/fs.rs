@@ -14,7 +14,7 @@ use fuser::{
 };
 use percale_core::FileMode;
 use percale_core::path::MAX_NAME_BYTES;
-use rustix::fs::OFlags;
+use rustix::fs::{OFlags, XattrFlags};
 
 use crate::error::{from_io, from_rustix};
 use crate::files::{Bytes, Obstacle, Opened};
@@ -35,6 +35,22 @@ impl Fs {
     /// Makes it.
     pub fn new(shared: Arc<Shared>, wants_passthrough: bool) -> Self {
         Self { shared, wants_passthrough }
+    }
+
+    fn set_xattr(
+        &self,
+        ino: INodeNo,
+        name: &OsStr,
+        value: Option<Vec<u8>>,
+        flags: XattrFlags,
+        reply: ReplyEmpty,
+    ) {
+        match xattr::Name::parse(name.to_str().unwrap_or_default()) {
+            Ok(name) => self.beside(async move |shared| {
+                answer_empty(reply, xattr::set(&shared, ino.0, name, value, flags).await);
+            }),
+            Err(errno) => reply.error(if errno == Errno::ENODATA { Errno::EINVAL } else { errno }),
+        }
     }
 
     /// Runs what takes time.
@@ -598,11 +614,9 @@ impl Filesystem for Fs {
     }
 
     fn getxattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
-        let name = name.to_str().unwrap_or_default();
-        let Some(name) = xattr::Attribute::parse(name) else {
-            // Who hears that there are no access lists here, such as `ls`, does not ask for each file.
-            let is_users = name.starts_with("user.") || name.starts_with("trusted.");
-            return reply.error(if is_users { Errno::ENODATA } else { Errno::EOPNOTSUPP });
+        let name = match xattr::Name::parse(name.to_str().unwrap_or_default()) {
+            Ok(name) => name,
+            Err(errno) => return reply.error(errno),
         };
         self.beside(async move |shared| match xattr::value(&shared, ino.0, name).await {
             Ok(value) if size == 0 => reply.size(value.len() as u32),
@@ -624,18 +638,19 @@ impl Filesystem for Fs {
     fn setxattr(
         &self,
         _req: &Request,
-        _ino: INodeNo,
-        _name: &OsStr,
-        _value: &[u8],
-        _flags: i32,
+        ino: INodeNo,
+        name: &OsStr,
+        value: &[u8],
+        flags: i32,
         _position: u32,
         reply: ReplyEmpty,
     ) {
-        reply.error(Errno::EOPNOTSUPP);
+        let flags = XattrFlags::from_bits_retain(flags as u32);
+        self.set_xattr(ino, name, Some(value.to_vec()), flags, reply);
     }
 
-    fn removexattr(&self, _req: &Request, _ino: INodeNo, _name: &OsStr, reply: ReplyEmpty) {
-        reply.error(Errno::EOPNOTSUPP);
+    fn removexattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        self.set_xattr(ino, name, None, XattrFlags::empty(), reply);
     }
 
     fn fallocate(

@@ -1,15 +1,54 @@
-//! What programs may ask of a file beyond its attributes: `user.percale.*`.
+//! Extended attributes: `user.percale.*`, which tell what is known of a file, and all others of `user.*`, which are what people say of it
+//! in the fabric (docs/search.md).
+
+use std::time::Duration;
 
 use fuser::Errno;
+use percale_api::attributes::{AttributeChange, Source};
+use percale_core::attribute::MAX_ATTRIBUTE_TEXT;
+use percale_core::{AttributeName, AttributeValue, ObjectPath};
+use rustix::fs::XattrFlags;
 
 use crate::error::errno;
 use crate::names::NodeId;
 use crate::state::Shared;
 
-/// What begins the names of all of them.
+/// What begins the names of what is known.
 const PREFIX: &str = "user.percale.";
+/// What begins the names of all.
+const USER: &str = "user.";
+/// For how long it is waited until a file is published of which something is said.
+const PUBLISH_WAIT: Duration = Duration::from_secs(5);
 
-/// An attribute.
+/// An extended attribute.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Name {
+    /// One that is known.
+    Known(Attribute),
+    /// One that people say.
+    Said(AttributeName),
+}
+
+impl Name {
+    /// Reads a name.
+    ///
+    /// # Errors
+    /// `ENODATA` for one of this name space that there cannot be, `EOPNOTSUPP` for other name spaces: who hears that there are no access
+    /// lists here, such as `ls`, does not ask for each file.
+    pub fn parse(name: &str) -> Result<Self, Errno> {
+        if let Some(known) = name.strip_prefix(PREFIX) {
+            let known = Attribute::ALL.into_iter().find(|attribute| attribute.name() == known);
+            return known.map(Self::Known).ok_or(Errno::ENODATA);
+        }
+        match name.strip_prefix(USER) {
+            Some(name) => name.parse().map(Self::Said).map_err(|_| Errno::ENODATA),
+            None if name.starts_with("trusted.") => Err(Errno::ENODATA),
+            None => Err(Errno::EOPNOTSUPP),
+        }
+    }
+}
+
+/// What is known of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Attribute {
     /// The path in the fabric.
@@ -36,15 +75,10 @@ impl Attribute {
             Self::State => "state",
         }
     }
-
-    /// Returns the attribute of a name.
-    pub fn parse(name: &str) -> Option<Self> {
-        let name = name.strip_prefix(PREFIX)?;
-        Self::ALL.into_iter().find(|attribute| attribute.name() == name)
-    }
 }
 
-/// Returns the names of what a node has, each with a zero behind it.
+/// Returns the names of what is known of a node, each with a zero behind it. What people say is not among them: programs such as `ls` ask
+/// for the names of each file, and the site would have to be asked.
 pub fn names(shared: &Shared, node: NodeId) -> String {
     let is_object = shared.state().names.object(node).is_some();
     let known = Attribute::ALL.into_iter().filter(|attribute| is_object || *attribute == Attribute::Path);
@@ -55,7 +89,70 @@ pub fn names(shared: &Shared, node: NodeId) -> String {
 ///
 /// # Errors
 /// `ENODATA` where there is none; what the site answers.
-pub async fn value(shared: &Shared, node: NodeId, attribute: Attribute) -> Result<String, Errno> {
+pub async fn value(shared: &Shared, node: NodeId, name: Name) -> Result<String, Errno> {
+    match name {
+        Name::Known(attribute) => known(shared, node, attribute).await,
+        Name::Said(name) => said(shared, &published(shared, node).await?, &name).await?.ok_or(Errno::ENODATA),
+    }
+}
+
+/// Sets what people say of a file, or removes it. Text that looks like a number or the like is one, if it is read again as it was written.
+///
+/// # Errors
+/// `EPERM` for what is known; `E2BIG` and `EINVAL` for what no attribute can be; `EEXIST` and `ENODATA` as the flags want; what the site
+/// answers.
+pub async fn set(
+    shared: &Shared,
+    node: NodeId,
+    name: Name,
+    value: Option<Vec<u8>>,
+    flags: XattrFlags,
+) -> Result<(), Errno> {
+    let Name::Said(name) = name else { return Err(Errno::EPERM) };
+    if shared.is_read_only {
+        return Err(Errno::EROFS);
+    }
+    let values = match value {
+        None => Vec::new(),
+        Some(bytes) if bytes.len() > MAX_ATTRIBUTE_TEXT => return Err(Errno::E2BIG),
+        Some(bytes) => {
+            let text = String::from_utf8(bytes).map_err(|_| Errno::EINVAL)?;
+            let guessed = AttributeValue::guess(&text);
+            let is_same = guessed.to_string() == text;
+            vec![if is_same { guessed } else { AttributeValue::Text(text) }]
+        }
+    };
+    let path = published(shared, node).await?;
+    if values.is_empty() || flags.intersects(XattrFlags::CREATE | XattrFlags::REPLACE) {
+        let is_there = said(shared, &path, &name).await?.is_some();
+        if is_there && flags.contains(XattrFlags::CREATE) {
+            return Err(Errno::EEXIST);
+        }
+        if !is_there && (values.is_empty() || flags.contains(XattrFlags::REPLACE)) {
+            return Err(Errno::ENODATA);
+        }
+    }
+    let change = AttributeChange { set: [(name, values)].into() };
+    let changed = shared.session.client.change_attributes(&path, &change).await;
+    changed.map(drop).map_err(|error| errno(error.code()))
+}
+
+/// Returns the path of a node, once what was done to it here is known to the site.
+async fn published(shared: &Shared, node: NodeId) -> Result<ObjectPath, Errno> {
+    // Where the site does not answer, the question itself says so.
+    let _ = tokio::time::timeout(PUBLISH_WAIT, shared.changes.until_done(None)).await;
+    let state = shared.state();
+    shared.path(&state, node).ok_or(Errno::ENOENT)
+}
+
+/// Returns what people say, several values each in a line.
+async fn said(shared: &Shared, path: &ObjectPath, name: &AttributeName) -> Result<Option<String>, Errno> {
+    let list = shared.session.client.attributes(path).await.map_err(|error| errno(error.code()))?;
+    let said = list.attributes.into_iter().find(|one| one.name == *name && one.source == Source::Person);
+    Ok(said.map(|one| one.values.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")))
+}
+
+async fn known(shared: &Shared, node: NodeId, attribute: Attribute) -> Result<String, Errno> {
     let path = {
         let state = shared.state();
         let path = shared.path(&state, node).ok_or(Errno::ENOENT)?;

@@ -11,5 +11,5 @@ CREATE TABLE attribute (
     value TEXT NOT NULL,
     PRIMARY KEY (sp, entry, name, source, ord)
 );
-CREATE INDEX attribute_by_number ON attribute (sp, name, number, entry);
+CREATE INDEX attribute_by_number ON attribute (sp, name, number, entry, type);
 CREATE INDEX attribute_by_word ON attribute (sp, name, word, entry);

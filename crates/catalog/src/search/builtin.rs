@@ -4,7 +4,7 @@ use globset::GlobBuilder;
 use percale_core::query::{Builtin, Comparison, Literal, Test};
 
 use super::micros;
-use super::sql::{Builder, FALSE, TRUE, escaped, like, sign};
+use super::sql::{Builder, FALSE, TRUE, escaped, exists, like, sign};
 use crate::error::{Error, Result};
 
 impl Builder<'_> {
@@ -31,9 +31,9 @@ impl Builder<'_> {
             }
             Builtin::State => {
                 let state = self.param(word(builtin, test)?);
-                Ok(format!(
-                    "EXISTS (SELECT 1 FROM replica r WHERE r.sp = e.sp AND r.version = e.version AND r.state = {state})"
-                ))
+                Ok(exists(&format!(
+                    "replica r WHERE r.sp = e.sp AND r.version = e.version AND r.state = {state}"
+                )))
             }
             Builtin::Site => self.held(builtin, test, |(_, site, _)| site),
             Builtin::Store => self.held(builtin, test, |(_, _, store)| store),
@@ -143,9 +143,7 @@ impl Builder<'_> {
             return Ok(FALSE.into());
         }
         let stores = stores.join(", ");
-        Ok(format!(
-            "EXISTS (SELECT 1 FROM replica r WHERE r.sp = e.sp AND r.version = e.version AND r.st IN ({stores}))"
-        ))
+        Ok(exists(&format!("replica r WHERE r.sp = e.sp AND r.version = e.version AND r.st IN ({stores})")))
     }
 
     fn hash(&mut self, test: &Test) -> Result<String> {

@@ -34,10 +34,19 @@ enum Paths {
 }
 
 impl Filters {
-    /// Returns the filters by which few entries can be found through an index.
-    pub fn drivers(&self) -> impl Iterator<Item = usize> {
-        let is_driver = |condition: &Condition| matches!(condition, Condition::Is(Field::Attribute(_), test) if !matches!(test, Test::Exists));
-        self.conditions.iter().enumerate().filter(move |(_, one)| is_driver(one)).map(|(at, _)| at)
+    /// Returns the filters by which few entries can be found through an index, those first that are surely looked up there.
+    pub fn drivers(&self) -> Vec<usize> {
+        let cost = |condition: &Condition| match condition {
+            Condition::Is(Field::Attribute(_), Test::Compare(Comparison::Equal, _)) => Some(0),
+            Condition::Is(Field::Attribute(_), Test::Compare(..) | Test::Between(..)) => Some(1),
+            // Words inside a text, which are looked for in all texts.
+            Condition::Is(Field::Attribute(_), Test::Matches(_) | Test::Has(_)) => Some(2),
+            _ => None,
+        };
+        let mut drivers: Vec<(usize, usize)> =
+            self.conditions.iter().enumerate().filter_map(|(at, one)| Some((cost(one)?, at))).collect();
+        drivers.sort_unstable();
+        drivers.into_iter().map(|(_, at)| at).collect()
     }
 
     /// Tells whether the filters of paths hold.
@@ -97,8 +106,27 @@ pub(super) struct Builder<'b> {
     pub params: Vec<Value>,
 }
 
+/// A way in which a value may be what is looked for.
+struct Way {
+    /// The index that leads there.
+    index: &'static str,
+    is_so: String,
+}
+
+/// SQLite is told the index: without statistics it would rather look at all values of a space. PostgreSQL has them.
+const BY_NUMBER: &str = " INDEXED BY attribute_by_number";
+const BY_WORD: &str = " INDEXED BY attribute_by_word";
+/// The primary key, for which SQLite has that name: all that is said of one entry.
+const BY_ENTRY: &str = " INDEXED BY sqlite_autoindex_attribute_1";
+
+fn number_way(is_so: String) -> Way {
+    Way { index: BY_NUMBER, is_so }
+}
+
 fn both(text: String) -> Sql {
-    Sql { sqlite: Cow::Owned(text.clone()), postgres: Cow::Owned(text) }
+    let postgres =
+        [BY_NUMBER, BY_WORD, BY_ENTRY].into_iter().fold(text.clone(), |text, hint| text.replace(hint, ""));
+    Sql { sqlite: Cow::Owned(text), postgres: Cow::Owned(postgres) }
 }
 
 pub(super) const TRUE: &str = "1 = 1";
@@ -120,6 +148,12 @@ pub(super) fn sign(comparison: Comparison) -> &'static str {
         Comparison::More => ">",
         Comparison::AtLeast => ">=",
     }
+}
+
+/// Tests that there is a row. SQLite would make a join of an EXISTS, and begin with whatever it takes for the smaller table; this is
+/// looked up for each entry.
+pub(super) fn exists(from: &str) -> String {
+    format!("(SELECT 1 FROM {from} LIMIT 1) IS NOT NULL")
 }
 
 /// Escapes what LIKE takes for a pattern.
@@ -186,30 +220,51 @@ impl<'b> Builder<'b> {
         limit: usize,
     ) -> Result<Sql> {
         let (sp, after) = (self.param(sp), self.param(after));
-        let driving = self.driving(&sp, filters, driver)?;
+        let (name, values) = self.driving(filters, driver)?;
+        let select = |value: &Way| {
+            let Way { index, is_so } = value;
+            format!(
+                "SELECT a.entry FROM attribute a{index} WHERE a.sp = {sp} AND a.entry > {after} AND a.name = {name} AND {is_so}"
+            )
+        };
+        // Each by its own index; a union has nothing twice, as what is selected from it must not.
+        let mut selects: Vec<String> = values.iter().map(select).collect();
+        if let [only] = &mut selects[..] {
+            *only = only.replacen("SELECT", "SELECT DISTINCT", 1);
+        }
         let conditions = self.conditions(filters, Some(driver))?;
         let limit = self.param(limit);
         Ok(both(format!(
-            "{FOUND} FROM (SELECT DISTINCT a.entry FROM attribute a WHERE a.sp = {sp} AND a.entry > {after} AND {driving}) k \
-             JOIN entry e ON e.sp = {sp} AND e.id = k.entry WHERE {conditions} ORDER BY e.id LIMIT {limit}"
+            "{FOUND} FROM ({}) k CROSS JOIN entry e WHERE e.sp = {sp} AND e.id = k.entry AND {conditions} ORDER BY e.id LIMIT {limit}",
+            selects.join(" UNION ")
         )))
     }
 
-    /// Counts what a filter of an attribute leads to, up to `most`.
+    /// Counts what a filter of an attribute leads to, each way up to `most`.
     pub fn count(&mut self, sp: i64, filters: &Filters, driver: usize, most: usize) -> Result<Sql> {
         let sp = self.param(sp);
-        let driving = self.driving(&sp, filters, driver)?;
-        let most = self.param(most);
-        Ok(both(format!(
-            "SELECT COUNT(*) FROM (SELECT 1 FROM attribute a WHERE a.sp = {sp} AND {driving} LIMIT {most}) AS c"
-        )))
+        let (name, values) = self.driving(filters, driver)?;
+        let select = |(at, value): (usize, &Way)| {
+            let Way { index, is_so } = value;
+            format!(
+                "SELECT * FROM (SELECT a.entry FROM attribute a{index} WHERE a.sp = {sp} AND a.name = {name} AND {is_so} \
+                 LIMIT {most}) AS c{at}"
+            )
+        };
+        let selects: Vec<String> = values.iter().enumerate().map(select).collect();
+        Ok(both(format!("SELECT COUNT(*) FROM ({}) AS c", selects.join(" UNION ALL "))))
     }
 
-    fn driving(&mut self, _sp: &str, filters: &Filters, driver: usize) -> Result<String> {
+    /// Returns the name of a filter's attribute, and the ways in which a value may be what is looked for.
+    fn driving(&mut self, filters: &Filters, driver: usize) -> Result<(String, Vec<Way>)> {
         match filters.conditions.get(driver) {
             Some(Condition::Is(Field::Attribute(name), test)) => {
                 let name = self.param(name.as_str());
-                Ok(format!("a.name = {name} AND {}", self.values(test)))
+                let mut values = self.ways(test);
+                if values.is_empty() {
+                    values.push(Way { index: BY_WORD, is_so: FALSE.into() });
+                }
+                Ok((name, values))
             }
             _ => Err(Error::internal("a search is led by what is no attribute")),
         }
@@ -232,17 +287,17 @@ impl<'b> Builder<'b> {
             Condition::Text(text) => {
                 let pattern = format!("%{}%", escaped(&text.to_lowercase()));
                 let pattern = self.param(pattern);
-                Ok(format!(
-                    "(lower(e.name) LIKE {pattern} ESCAPE '\\' OR EXISTS (SELECT 1 FROM attribute a WHERE a.sp = e.sp \
-                     AND a.entry = e.id AND a.word LIKE {pattern} ESCAPE '\\'))"
-                ))
+                let in_texts = format!(
+                    "attribute a{BY_ENTRY} WHERE a.sp = e.sp AND a.entry = e.id AND a.word LIKE {pattern} ESCAPE '\\'"
+                );
+                Ok(format!("(lower(e.name) LIKE {pattern} ESCAPE '\\' OR {})", exists(&in_texts)))
             }
             Condition::Is(Field::Attribute(name), test) => {
                 let name = self.param(name.as_str());
                 let values = self.values(test);
-                Ok(format!(
-                    "EXISTS (SELECT 1 FROM attribute a WHERE a.sp = e.sp AND a.entry = e.id AND a.name = {name} AND {values})"
-                ))
+                Ok(exists(&format!(
+                    "attribute a{BY_ENTRY} WHERE a.sp = e.sp AND a.entry = e.id AND a.name = {name} AND {values}"
+                )))
             }
             Condition::Is(Field::Builtin(builtin), test) => self.builtin(*builtin, test),
         }
@@ -250,62 +305,73 @@ impl<'b> Builder<'b> {
 
     /// Tests the values of an attribute.
     fn values(&mut self, test: &Test) -> String {
-        let parts = match test {
-            Test::Exists => return TRUE.to_owned(),
+        if *test == Test::Exists {
+            return TRUE.to_owned();
+        }
+        let ways: Vec<String> = self.ways(test).into_iter().map(|way| way.is_so).collect();
+        joined(&ways, " OR ", FALSE)
+    }
+
+    /// Returns the ways in which a value may be what is looked for, each with the index that leads to it.
+    fn ways(&mut self, test: &Test) -> Vec<Way> {
+        match test {
+            Test::Exists => vec![Way { index: BY_WORD, is_so: TRUE.to_owned() }],
             Test::Compare(comparison, value) => self.compared(*comparison, value),
             Test::Between(low, high) => self.between(low.as_ref(), high.as_ref()),
             Test::Has(value) => {
-                let mut parts = self.compared(Comparison::Equal, value);
-                if !value.text.trim().is_empty() {
-                    let word = escaped(&fold(&value.text));
-                    for pattern in [format!("{word} %"), format!("% {word}"), format!("% {word} %")] {
-                        let pattern = self.param(pattern);
-                        parts.push(format!("a.word LIKE {pattern} ESCAPE '\\'"));
+                let mut ways = self.compared(Comparison::Equal, value);
+                if let Some(same) = ways.pop() {
+                    let mut words = vec![same.is_so];
+                    if !value.text.trim().is_empty() {
+                        let word = escaped(&fold(&value.text));
+                        for pattern in [format!("{word} %"), format!("% {word}"), format!("% {word} %")] {
+                            let pattern = self.param(pattern);
+                            words.push(format!("a.word LIKE {pattern} ESCAPE '\\'"));
+                        }
                     }
+                    ways.push(Way { index: BY_WORD, is_so: joined(&words, " OR ", FALSE) });
                 }
-                parts
+                ways
             }
             Test::Matches(pattern) => {
                 let begin = fold(pattern.split(['*', '?']).next().unwrap_or_default());
                 let mut conditions = Vec::new();
                 if !begin.is_empty() {
-                    // So that the index leads there.
-                    let end = self.param_pair(&begin);
-                    conditions.push(end);
+                    conditions.push(self.beginning(&begin));
                 }
                 let pattern = self.param(like(pattern));
                 conditions.push(format!("a.word LIKE {pattern} ESCAPE '\\'"));
-                vec![joined(&conditions, " AND ", TRUE)]
+                vec![Way { index: BY_WORD, is_so: joined(&conditions, " AND ", TRUE) }]
             }
-        };
-        joined(&parts, " OR ", FALSE)
+        }
     }
 
     /// Everything that begins so: no character is behind the last one.
-    fn param_pair(&mut self, begin: &str) -> String {
+    fn beginning(&mut self, begin: &str) -> String {
         let first = self.param(begin);
         let last = self.param(format!("{begin}{}", char::MAX));
         format!("a.word >= {first} AND a.word <= {last}")
     }
 
-    fn compared(&mut self, comparison: Comparison, value: &Literal) -> Vec<String> {
+    /// The last way is that of text, if there is one.
+    fn compared(&mut self, comparison: Comparison, value: &Literal) -> Vec<Way> {
         let sign = sign(comparison);
         let mut parts = Vec::new();
         if let Some(number) = value.number.and_then(order_of) {
             let number = self.param(number);
-            parts.push(format!("(a.type <= {} AND a.number {sign} {number})", kind::FLOAT));
+            parts.push(number_way(format!("(a.type <= {} AND a.number {sign} {number})", kind::FLOAT)));
         }
         if let Some(span) = value.span.map(micros) {
             let is_so = self.in_span("a.number", comparison, span);
-            parts.push(format!("(a.type = {} AND {is_so})", kind::TIME));
+            parts.push(number_way(format!("(a.type = {} AND {is_so})", kind::TIME)));
         }
         if let Some(is_so) = value.bool.filter(|_| comparison == Comparison::Equal) {
             let is_so = self.param(i64::from(is_so));
-            parts.push(format!("(a.type = {} AND a.number = {is_so})", kind::BOOL));
+            parts.push(number_way(format!("(a.type = {} AND a.number = {is_so})", kind::BOOL)));
         }
         if comparison == Comparison::Equal || value.is_text_alone() {
             let word = self.param(fold(&value.text));
-            parts.push(format!("a.word {sign} {word}"));
+            parts.push(Way { index: BY_WORD, is_so: format!("a.word {sign} {word}") });
         }
         parts
     }
@@ -323,24 +389,24 @@ impl<'b> Builder<'b> {
         }
     }
 
-    fn between(&mut self, low: Option<&Literal>, high: Option<&Literal>) -> Vec<String> {
+    fn between(&mut self, low: Option<&Literal>, high: Option<&Literal>) -> Vec<Way> {
         let all = |is: &dyn Fn(&Literal) -> bool| low.iter().chain(high.iter()).all(|value| is(value));
         let mut parts = Vec::new();
         if all(&|value| value.number.is_some_and(|number| !number.is_nan())) {
             let number = |value: Option<&Literal>| value.and_then(|value| order_of(value.number?));
             let range = self.range("a.number", number(low), number(high));
-            parts.push(format!("(a.type <= {} AND {range})", kind::FLOAT));
+            parts.push(number_way(format!("(a.type <= {} AND {range})", kind::FLOAT)));
         }
         if all(&|value| value.span.is_some()) {
             let first = low.and_then(|value| value.span).map(|span| micros(span).0);
             let last = high.and_then(|value| value.span).map(|span| micros(span).1 - 1);
             let range = self.range("a.number", first, last);
-            parts.push(format!("(a.type = {} AND {range})", kind::TIME));
+            parts.push(number_way(format!("(a.type = {} AND {range})", kind::TIME)));
         }
         if all(&Literal::is_text_alone) {
             let range =
                 self.range("a.word", low.map(|value| fold(&value.text)), high.map(|value| fold(&value.text)));
-            parts.push(format!("(a.type = {} AND {range})", kind::TEXT));
+            parts.push(Way { index: BY_WORD, is_so: format!("(a.type = {} AND {range})", kind::TEXT) });
         }
         parts
     }

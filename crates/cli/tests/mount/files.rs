@@ -193,6 +193,42 @@ fn a_store_that_the_host_does_not_see_is_used_over_the_network() {
 }
 
 #[test]
+fn what_is_said_of_a_file_is_said_in_the_fabric() {
+    use rustix::fs::{XattrFlags, getxattr, removexattr, setxattr};
+    use rustix::io::Errno;
+    let Some((site, folder)) = to_mount(site) else { return };
+    let mount = Mounted::start(&site, folder.path(), &[]);
+    let path = mount.path("a.nc");
+    fs::write(&path, "content").unwrap();
+    let get = |name: &str| {
+        let mut value = [0_u8; 64];
+        let len = getxattr(&path, name, &mut value[..])?;
+        Ok::<_, Errno>(String::from_utf8(value[..len].to_vec()).unwrap())
+    };
+    let set = |name: &str, value: &str, flags| setxattr(&path, name, value.as_bytes(), flags);
+    let none = XattrFlags::empty();
+    set("user.instrument", "MODIS", none).unwrap();
+    set("user.level", "500", XattrFlags::CREATE).unwrap();
+    set("user.code", "007", none).unwrap();
+    assert_eq!(get("user.instrument"), Ok("MODIS".into()));
+    assert_eq!(get("user.code"), Ok("007".into()));
+    assert_eq!(get("user.none"), Err(Errno::NODATA));
+    assert_eq!(set("user.level", "501", XattrFlags::CREATE), Err(Errno::EXIST));
+    assert_eq!(set("user.none", "1", XattrFlags::REPLACE), Err(Errno::NODATA));
+    assert_eq!(set("user.percale.version", "1", none), Err(Errno::PERM));
+    assert_eq!(set("trusted.x", "1", none), Err(Errno::INVAL));
+    assert_eq!(set("user.x", &"x".repeat(8193), none), Err(Errno::TOOBIG));
+    assert_eq!(setxattr(&path, "user.x", b"\xff", none), Err(Errno::INVAL));
+    let found = run(&site, &["search", "instrument=modis level:400..600 code:007"]);
+    assert_eq!(found.trim(), "percale:/lab/a.nc");
+    run(&site, &["meta", "set", "percale:/lab/a.nc", "band=1", "band=2"]);
+    assert_eq!(get("user.band"), Ok("1\n2".into()));
+    removexattr(&path, "user.band").unwrap();
+    assert_eq!(removexattr(&path, "user.band"), Err(Errno::NODATA));
+    assert!(!run(&site, &["meta", "get", "percale:/lab/a.nc"]).contains("band"));
+}
+
+#[test]
 fn attributes_are_kept() {
     let Some((site, folder)) = to_mount(site) else { return };
     let mount = Mounted::start(&site, folder.path(), &[]);

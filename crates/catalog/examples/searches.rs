@@ -1,0 +1,212 @@
+//! Measures searching: `searches [OBJECTS] [URL…]`, by default a million objects and SQLite in a folder of its own; the URL `postgres`
+//! starts a server.
+//!
+//! Six attributes for each object, as for the records of an instrument, written through the catalog like those that people set. Then
+//! selective queries, each by itself, with the half and the hundredth that took longest; and queries of all sizes read to their end.
+
+use std::time::Instant;
+
+use futures::StreamExt as _;
+use percale_catalog::*;
+use percale_core::access::{Caller, Identity, Subject};
+use percale_core::attribute::Float;
+use percale_core::ids::StoreId;
+use percale_core::query::{Comparison, Condition, Field, Literal, Test};
+use percale_core::{AttributeValue, ByteCount, ObjectPath, Timestamp};
+use serde_json::json;
+
+const FILES_IN_FOLDER: usize = 1000;
+const FOLDERS_IN_CALL: usize = 4;
+/// Changes on their way at once.
+const AT_ONCE: usize = 512;
+/// Questions of each kind.
+const QUESTIONS: usize = 1000;
+const INSTRUMENTS: [&str; 5] = ["MODIS", "VIIRS", "AVHRR", "SeaWiFS", "OLCI"];
+/// 2010-01-01T00:00:00Z, from which on an object was taken each minute.
+const BEGIN: i64 = 1_262_304_000_000_000;
+
+type Failed = Box<dyn std::error::Error + Send + Sync>;
+
+fn main() -> Result<(), Failed> {
+    let mut arguments = std::env::args().skip(1).peekable();
+    let objects = arguments.next_if(|word| word.parse::<usize>().is_ok());
+    let objects = objects.map_or(Ok(1_000_000), |word| word.parse())?;
+    let mut urls: Vec<String> = arguments.collect();
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let folder = tempfile::Builder::new().prefix("percale-searches-").tempdir_in(".")?;
+        if urls.is_empty() {
+            urls.push(format!("sqlite:{}", folder.path().join("catalog.db").display()));
+        }
+        if urls.iter().any(|url| url == "postgres") {
+            let server = percale_testkit::postgres::Server::start().ok_or("PostgreSQL is skipped")?;
+            run(&server.database(), objects).await?;
+            urls.retain(|url| url != "postgres");
+        }
+        for url in urls {
+            run(&url, objects).await?;
+        }
+        Ok(())
+    })
+}
+
+async fn run(url: &str, objects: usize) -> Result<(), Failed> {
+    let engine = url.split(':').next().unwrap_or_default();
+    let catalog = Catalog::open(&CatalogConfig::new(url)).await?;
+    let admin = Caller::admin(Identity::local("bench"));
+    catalog.init_site("bench").await?;
+    let store = NewStore {
+        name: "disk".into(),
+        connector: "memory".into(),
+        layout: StoreLayout::Native,
+        config: json!({}),
+        secret: None,
+    };
+    let store = catalog.add_store(store).await?.id;
+    let space = NewSpace {
+        name: "bench".parse()?,
+        owner: Subject::User(Identity::local("bench")),
+        scope: SpaceScope::Private,
+        store: Some(store),
+        members: Vec::new(),
+    };
+    catalog.create_space(&admin, space).await?;
+    register(&catalog, &admin, store, objects).await?;
+
+    let start = Instant::now();
+    let changes = (0..objects).map(|n| {
+        let (catalog, admin) = (&catalog, &admin);
+        async move { catalog.change_attributes(admin, &path(n)?, attributes(n)?).await.map_err(Failed::from) }
+    });
+    let mut changes = futures::stream::iter(changes).buffer_unordered(AT_ONCE);
+    while let Some(changed) = changes.next().await {
+        changed?;
+    }
+    let seconds = start.elapsed().as_secs_f64();
+    println!(
+        "{engine}: 6 attributes of {objects} objects in {seconds:.1} s, {:.0} objects/s",
+        objects as f64 / seconds
+    );
+
+    for (what, question) in [
+        ("one integer", (|n| equal("run", number(n as f64))) as fn(usize) -> Result<Condition, Failed>),
+        ("one text", |n| equal("title", Literal::text(format!("Granule {n}")))),
+        ("100 by range and text", |n| {
+            let low = n as f64;
+            let range = Test::Between(Some(number(low)), Some(number(low + 499.0)));
+            Ok(Condition::All(vec![is("run", range)?, equal("instrument", Literal::text("modis"))?]))
+        }),
+        ("an hour", |n| {
+            let from = BEGIN + n as i64 * 60_000_000;
+            let span = (Timestamp::from_micros(from), Timestamp::from_micros(from + 3_600_000_000));
+            equal("taken", Literal { span: Some(span), ..Literal::text("") })
+        }),
+        ("nothing", |n| equal("run", number(-1.0 - n as f64))),
+    ] {
+        let mut took = Vec::with_capacity(QUESTIONS);
+        let mut found = 0;
+        for question_number in 0..QUESTIONS {
+            // Spread over all objects, the same in each run.
+            let condition = question(question_number * 7919 % objects)?;
+            let start = Instant::now();
+            found += catalog.search(&admin, SearchOptions::new(condition)).await?.items.len();
+            took.push(start.elapsed().as_secs_f64() * 1000.0);
+        }
+        took.sort_by(f64::total_cmp);
+        let at = |part: usize| took.get(QUESTIONS * part / 100).copied().unwrap_or_default();
+        println!(
+            "{engine}: {what}: {:.1} found, p50 {:.2} ms, p99 {:.2} ms",
+            found as f64 / QUESTIONS as f64,
+            at(50),
+            at(99)
+        );
+    }
+    for (what, condition) in [
+        ("1 %", is("run", Test::Compare(Comparison::Less, number(objects as f64 / 100.0)))?),
+        ("20 %", equal("instrument", Literal::text("MODIS"))?),
+        ("50 %", equal("is_day", Literal { bool: Some(true), ..Literal::text("true") })?),
+        ("all", is("level", Test::Compare(Comparison::AtLeast, number(0.0)))?),
+    ] {
+        let mut options = SearchOptions::new(condition);
+        options.limit = MAX_LIST;
+        let start = Instant::now();
+        let (mut found, mut first) = (0, None);
+        loop {
+            let page = catalog.search(&admin, options.clone()).await?;
+            first.get_or_insert_with(|| start.elapsed().as_secs_f64() * 1000.0);
+            found += page.items.len();
+            options.after = page.next;
+            if options.after.is_none() {
+                break;
+            }
+        }
+        let seconds = start.elapsed().as_secs_f64();
+        let first = first.unwrap_or_default();
+        println!(
+            "{engine}: {what}: {found} rows in {seconds:.2} s, {:.0} rows/s, first page {first:.1} ms",
+            found as f64 / seconds
+        );
+    }
+    catalog.close().await;
+    Ok(())
+}
+
+async fn register(catalog: &Catalog, admin: &Caller, store: StoreId, objects: usize) -> Result<(), Failed> {
+    let folders: Vec<usize> = (0..objects.div_ceil(FILES_IN_FOLDER)).collect();
+    for part in folders.chunks(FOLDERS_IN_CALL) {
+        let folders = part.iter().map(|folder| {
+            let files = folder * FILES_IN_FOLDER..((folder + 1) * FILES_IN_FOLDER).min(objects);
+            let files = files.map(|n| NativeFile {
+                name: format!("granule-{n:08}.nc"),
+                size: ByteCount(n as u64),
+                generation: format!("{n}:0:0:0"),
+                mtime: Some(Timestamp::from_micros(BEGIN)),
+                mode: None,
+                root: None,
+            });
+            Ok(NativeFolder {
+                path: format!("/bench/raw/{folder:05}").parse()?,
+                key: Some(format!("raw/{folder:05}")),
+                files: files.collect(),
+            })
+        });
+        let folders = folders.collect::<Result<Vec<_>, Failed>>()?;
+        let files = Register { caller: admin.clone(), store, within: "/bench/raw".parse()?, folders };
+        for outcomes in catalog.register(None, files).await?.folders {
+            for outcome in outcomes? {
+                outcome?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn path(n: usize) -> Result<ObjectPath, Failed> {
+    Ok(format!("/bench/raw/{:05}/granule-{n:08}.nc", n / FILES_IN_FOLDER).parse()?)
+}
+
+fn attributes(n: usize) -> Result<AttributeChange, Failed> {
+    let instrument = INSTRUMENTS.get(n % INSTRUMENTS.len()).copied().unwrap_or_default();
+    let set = [
+        ("run", AttributeValue::Integer(n as i64)),
+        ("title", AttributeValue::Text(format!("Granule {n}"))),
+        ("instrument", AttributeValue::Text(instrument.into())),
+        ("level", AttributeValue::Float(Float((n % 1000) as f64 / 2.0))),
+        ("taken", AttributeValue::Time(Timestamp::from_micros(BEGIN + n as i64 * 60_000_000))),
+        ("is_day", AttributeValue::Bool(n.is_multiple_of(2))),
+    ];
+    let set = set.into_iter().map(|(name, value)| Ok((name.parse()?, vec![value])));
+    Ok(AttributeChange { set: set.collect::<Result<_, Failed>>()? })
+}
+
+fn number(number: f64) -> Literal {
+    Literal { number: Some(number), ..Literal::text(number.to_string()) }
+}
+
+fn is(name: &str, test: Test) -> Result<Condition, Failed> {
+    Ok(Condition::Is(Field::Attribute(name.parse()?), test))
+}
+
+fn equal(name: &str, value: Literal) -> Result<Condition, Failed> {
+    is(name, Test::Compare(Comparison::Equal, value))
+}
