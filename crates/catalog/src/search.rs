@@ -35,8 +35,8 @@ const WINDOW: u64 = 50_000;
 const FEW: usize = 2000;
 /// So few that no other filter is tried, which may look at all values of an attribute.
 const VERY_FEW: usize = 50;
-/// How long a page is searched for before what was found is answered.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// How long a page is searched for before what was found is answered. Others wait meanwhile for a connection that reads.
+const PATIENCE: Duration = Duration::from_millis(300);
 /// Names of attributes among which one is looked for that is like one that nothing has.
 const MOST_NAMES: usize = 5000;
 
@@ -44,7 +44,7 @@ const MOST_NAMES: usize = 5000;
 impl Catalog {
     /// Finds the entries that a condition holds for, in all spaces that the caller may read.
     ///
-    /// A page may have fewer entries than the limit although there are more: it ends after two seconds.
+    /// A page may have fewer entries than the limit although there are more: it ends after 300 ms.
     ///
     /// # Errors
     /// `InvalidRequest` for a test that a field does not have, for an attribute that nothing has, naming others that are like it, and

@@ -332,8 +332,12 @@ async fn pages_of_any_size_have_everything_once(site: Site) {
         );
     }
     let mut options = SearchOptions::new(Condition::All(Vec::new()));
-    options.after = Some("nowhere".into());
-    assert_eq!(kind(site.catalog.search(&site.admin, options).await), ErrorKind::InvalidRequest);
+    // What somebody else made of a place to go on from.
+    for place in ["nowhere", &format!("{}/1/0", site.space.id), &format!("{}/1", site.space.id), "/1/-"] {
+        options.after = Some(place.into());
+        let refused = site.catalog.search(&site.admin, options.clone()).await;
+        assert_eq!(kind(refused), ErrorKind::InvalidRequest, "{place}");
+    }
 }
 
 async fn nobody_finds_what_is_not_theirs(site: Site) {

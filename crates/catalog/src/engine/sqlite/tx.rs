@@ -1,5 +1,6 @@
 //! A connection, its statements and its errors.
 
+use std::borrow::Cow;
 use std::future::{Future, ready};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
@@ -91,6 +92,10 @@ impl SqliteTx {
                 }
                 found.push(Row::new(values));
             }
+        }
+        if matches!(sql.sqlite, Cow::Owned(_)) {
+            // Of statements that are made for a question there is no end; those that stand here stay ready.
+            statement.discard();
         }
         Ok(found)
     }
