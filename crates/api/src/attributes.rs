@@ -30,13 +30,6 @@ pub struct Attribute {
     pub values: Vec<AttributeValue>,
 }
 
-/// What is said of an object or collection.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct AttributeList {
-    /// The attributes, by name.
-    pub attributes: Vec<Attribute>,
-}
-
 /// Changes what people say of an object or collection. What is not named stays.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]

@@ -3,67 +3,33 @@
 //! A million files in a thousand collections, in calls of 4000; then the same files are looked at again, and what is known
 //! of the store is listed.
 
+mod bench;
+
 use std::time::Instant;
 
 use percale_catalog::*;
-use percale_core::access::{Caller, Identity, Subject};
 use percale_core::ids::StoreId;
 use percale_core::{ByteCount, Timestamp};
-use serde_json::json;
+
+use crate::bench::{Bench, Failed};
 
 const FOLDERS: usize = 1000;
 const FILES: usize = 1000;
 const FOLDERS_IN_CALL: usize = 4;
 
-type Failed = Box<dyn std::error::Error + Send + Sync>;
-
 fn main() -> Result<(), Failed> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    runtime.block_on(async {
-        let folder = tempfile::Builder::new().prefix("percale-registers-").tempdir_in(".")?;
-        let mut urls: Vec<String> = std::env::args().skip(1).collect();
-        if urls.is_empty() {
-            urls.push(format!("sqlite:{}", folder.path().join("catalog.db").display()));
-        }
-        if urls.iter().any(|url| url == "postgres") {
-            let server = percale_testkit::postgres::Server::start().ok_or("PostgreSQL is skipped")?;
-            run(&server.database()).await?;
-            urls.retain(|url| url != "postgres");
-        }
-        for url in urls {
-            run(&url).await?;
-        }
-        Ok(())
-    })
+    bench::for_each(std::env::args().skip(1).collect(), StoreLayout::Native, run)
 }
 
-async fn run(url: &str) -> Result<(), Failed> {
-    let engine = url.split(':').next().unwrap_or_default();
-    let catalog = Catalog::open(&CatalogConfig::new(url)).await?;
-    let admin = Caller::admin(Identity::local("bench"));
-    catalog.init_site("bench").await?;
-    let store = NewStore {
-        name: "disk".into(),
-        connector: "memory".into(),
-        layout: StoreLayout::Native,
-        config: json!({}),
-        secret: None,
-    };
-    let store = catalog.add_store(store).await?.id;
-    let space = NewSpace {
-        name: "bench".parse()?,
-        owner: Subject::User(Identity::local("bench")),
-        scope: SpaceScope::Private,
-        store: Some(store),
-        members: Vec::new(),
-    };
-    catalog.create_space(&admin, space).await?;
+async fn run(bench: &Bench) -> Result<(), Failed> {
+    let Bench { engine, catalog, admin, store } = bench;
     for pass in ["new", "unchanged"] {
         let start = Instant::now();
         for call in 0..FOLDERS / FOLDERS_IN_CALL {
             let folders = (call * FOLDERS_IN_CALL..(call + 1) * FOLDERS_IN_CALL).map(folder);
             let folders = folders.collect::<Result<Vec<_>, _>>()?;
-            let files = Register { caller: admin.clone(), store, within: "/bench/raw".parse()?, folders };
+            let files =
+                Register { caller: admin.clone(), store: *store, within: "/bench/raw".parse()?, folders };
             for outcomes in catalog.register(None, files).await?.folders {
                 for outcome in outcomes? {
                     outcome?;
@@ -74,9 +40,8 @@ async fn run(url: &str) -> Result<(), Failed> {
         println!("{engine}: {} {pass} files in {seconds:.1} s", FOLDERS * FILES);
     }
     let start = Instant::now();
-    let listed = list(&catalog, store).await?;
+    let listed = list(catalog, *store).await?;
     println!("{engine}: {listed} known files listed in {:.1} s", start.elapsed().as_secs_f64());
-    catalog.close().await;
     Ok(())
 }
 

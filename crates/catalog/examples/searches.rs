@@ -4,16 +4,17 @@
 //! Six attributes for each object, as for the records of an instrument, written through the catalog like those that people set. Then
 //! selective queries, each by itself, with the half and the hundredth that took longest; and queries of all sizes read to their end.
 
+mod bench;
+
 use std::time::Instant;
 
 use futures::StreamExt as _;
 use percale_catalog::*;
-use percale_core::access::{Caller, Identity, Subject};
 use percale_core::attribute::Float;
-use percale_core::ids::StoreId;
 use percale_core::query::{Comparison, Condition, Field, Literal, Test};
 use percale_core::{AttributeValue, ByteCount, ObjectPath, Timestamp};
-use serde_json::json;
+
+use crate::bench::{Bench, Failed};
 
 const FILES_IN_FOLDER: usize = 1000;
 const FOLDERS_IN_CALL: usize = 4;
@@ -25,58 +26,20 @@ const INSTRUMENTS: [&str; 5] = ["MODIS", "VIIRS", "AVHRR", "SeaWiFS", "OLCI"];
 /// 2010-01-01T00:00:00Z, from which on an object was taken each minute.
 const BEGIN: i64 = 1_262_304_000_000_000;
 
-type Failed = Box<dyn std::error::Error + Send + Sync>;
-
 fn main() -> Result<(), Failed> {
     let mut arguments = std::env::args().skip(1).peekable();
     let objects = arguments.next_if(|word| word.parse::<usize>().is_ok());
     let objects = objects.map_or(Ok(1_000_000), |word| word.parse())?;
-    let mut urls: Vec<String> = arguments.collect();
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    runtime.block_on(async {
-        let folder = tempfile::Builder::new().prefix("percale-searches-").tempdir_in(".")?;
-        if urls.is_empty() {
-            urls.push(format!("sqlite:{}", folder.path().join("catalog.db").display()));
-        }
-        if urls.iter().any(|url| url == "postgres") {
-            let server = percale_testkit::postgres::Server::start().ok_or("PostgreSQL is skipped")?;
-            run(&server.database(), objects).await?;
-            urls.retain(|url| url != "postgres");
-        }
-        for url in urls {
-            run(&url, objects).await?;
-        }
-        Ok(())
-    })
+    bench::for_each(arguments.collect(), StoreLayout::Native, async |bench| run(bench, objects).await)
 }
 
-async fn run(url: &str, objects: usize) -> Result<(), Failed> {
-    let engine = url.split(':').next().unwrap_or_default();
-    let catalog = Catalog::open(&CatalogConfig::new(url)).await?;
-    let admin = Caller::admin(Identity::local("bench"));
-    catalog.init_site("bench").await?;
-    let store = NewStore {
-        name: "disk".into(),
-        connector: "memory".into(),
-        layout: StoreLayout::Native,
-        config: json!({}),
-        secret: None,
-    };
-    let store = catalog.add_store(store).await?.id;
-    let space = NewSpace {
-        name: "bench".parse()?,
-        owner: Subject::User(Identity::local("bench")),
-        scope: SpaceScope::Private,
-        store: Some(store),
-        members: Vec::new(),
-    };
-    catalog.create_space(&admin, space).await?;
-    register(&catalog, &admin, store, objects).await?;
+async fn run(bench: &Bench, objects: usize) -> Result<(), Failed> {
+    let Bench { engine, catalog, admin, .. } = bench;
+    register(bench, objects).await?;
 
     let start = Instant::now();
-    let changes = (0..objects).map(|n| {
-        let (catalog, admin) = (&catalog, &admin);
-        async move { catalog.change_attributes(admin, &path(n)?, attributes(n)?).await.map_err(Failed::from) }
+    let changes = (0..objects).map(|n| async move {
+        catalog.change_attributes(admin, &path(n)?, attributes(n)?).await.map_err(Failed::from)
     });
     let mut changes = futures::stream::iter(changes).buffer_unordered(AT_ONCE);
     while let Some(changed) = changes.next().await {
@@ -109,7 +72,7 @@ async fn run(url: &str, objects: usize) -> Result<(), Failed> {
             // Spread over all objects, the same in each run.
             let condition = question(question_number * 7919 % objects)?;
             let start = Instant::now();
-            found += catalog.search(&admin, SearchOptions::new(condition)).await?.items.len();
+            found += catalog.search(admin, SearchOptions::new(condition)).await?.items.len();
             took.push(start.elapsed().as_secs_f64() * 1000.0);
         }
         took.sort_by(f64::total_cmp);
@@ -132,7 +95,7 @@ async fn run(url: &str, objects: usize) -> Result<(), Failed> {
         let start = Instant::now();
         let (mut found, mut first) = (0, None);
         loop {
-            let page = catalog.search(&admin, options.clone()).await?;
+            let page = catalog.search(admin, options.clone()).await?;
             first.get_or_insert_with(|| start.elapsed().as_secs_f64() * 1000.0);
             found += page.items.len();
             options.after = page.next;
@@ -147,11 +110,11 @@ async fn run(url: &str, objects: usize) -> Result<(), Failed> {
             found as f64 / seconds
         );
     }
-    catalog.close().await;
     Ok(())
 }
 
-async fn register(catalog: &Catalog, admin: &Caller, store: StoreId, objects: usize) -> Result<(), Failed> {
+async fn register(bench: &Bench, objects: usize) -> Result<(), Failed> {
+    let Bench { catalog, admin, store, .. } = bench;
     let folders: Vec<usize> = (0..objects.div_ceil(FILES_IN_FOLDER)).collect();
     for part in folders.chunks(FOLDERS_IN_CALL) {
         let folders = part.iter().map(|folder| {
@@ -171,7 +134,7 @@ async fn register(catalog: &Catalog, admin: &Caller, store: StoreId, objects: us
             })
         });
         let folders = folders.collect::<Result<Vec<_>, Failed>>()?;
-        let files = Register { caller: admin.clone(), store, within: "/bench/raw".parse()?, folders };
+        let files = Register { caller: admin.clone(), store: *store, within: "/bench/raw".parse()?, folders };
         for outcomes in catalog.register(None, files).await?.folders {
             for outcome in outcomes? {
                 outcome?;

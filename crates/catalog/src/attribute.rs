@@ -1,15 +1,17 @@
 //! What objects and collections are about: looked at, set and removed.
 
 use percale_core::access::{Caller, Permission};
-use percale_core::attribute::{AttributeName, AttributeValue, MAX_ATTRIBUTE_VALUES, MAX_ATTRIBUTES};
+use percale_core::attribute::{
+    AttributeName, AttributeValue, MAX_ATTRIBUTE_BYTES, MAX_ATTRIBUTE_VALUES, MAX_ATTRIBUTES,
+};
 use percale_core::ids::EntryId;
 use percale_core::{ObjectPath, Position};
 
-use crate::access::{enter, through_object};
+use crate::access::enter;
 use crate::batch::{Batch, Mark, PathLock, Wants, Written};
 use crate::catalog::Catalog;
 use crate::engine::{Change, Query, Tx};
-use crate::error::{Error, ErrorKind, Result, missing};
+use crate::error::{Error, Result};
 use crate::model::{Attribute, AttributeChange, AttributeSource};
 use crate::record::{AttributesItem, Items, SetAttribute, kind};
 use crate::rows::attribute::{self, AttributeRow};
@@ -57,6 +59,24 @@ pub(crate) fn check_values(
     values.iter().try_for_each(|value| value.check().map_err(|wrong| format!("'{name}': {wrong}")))
 }
 
+/// Fails if attributes are more, or have more bytes, than one source may say of an entry.
+fn require_room<'a>(
+    attributes: impl Iterator<Item = (&'a AttributeName, &'a Vec<AttributeValue>)>,
+) -> std::result::Result<(), String> {
+    let (mut count, mut bytes) = (0, 0);
+    for (name, values) in attributes {
+        count += 1;
+        bytes += name.as_str().len() + values.iter().map(AttributeValue::size).sum::<usize>();
+    }
+    if count > MAX_ATTRIBUTES {
+        return Err(format!("{count} attributes; there are at most {MAX_ATTRIBUTES}"));
+    }
+    if bytes > MAX_ATTRIBUTE_BYTES {
+        return Err(format!("{bytes} bytes of attributes; there are at most {MAX_ATTRIBUTE_BYTES}"));
+    }
+    Ok(())
+}
+
 struct Look {
     caller: Caller,
     path: ObjectPath,
@@ -102,11 +122,7 @@ impl Change for Set {
     async fn run<T: Tx>(&self, batch: &mut Batch<'_, T>) -> Result<Mark> {
         let Self { caller, path, change } = self;
         let walk = batch.enter(caller, Permission::Write, path, PathLock::CHANGE).await?;
-        let target = match walk.target() {
-            Some(target) => target.clone(),
-            None if !walk.last()?.is_collection() => return Err(through_object(path)),
-            None => return Err(Error::new(ErrorKind::NotFound, missing(path))),
-        };
+        let target = walk.existing(path)?;
         let (sp, entry, source) = (target.sp, target.id, AttributeSource::Person);
         let mut there = gather(attribute::of_entries(batch.tx, vec![(sp, entry)]).await?);
         there.retain(|one| one.source == source);
@@ -118,12 +134,11 @@ impl Change for Set {
                 set.push(SetAttribute { name: name.clone(), values: values.clone() });
             }
         }
-        let stay = there.iter().filter(|one| set.iter().all(|set| set.name != one.name)).count();
-        let count = stay + set.iter().filter(|one| !one.values.is_empty()).count();
-        if count > MAX_ATTRIBUTES {
-            let message = format!("{path} would have {count} attributes; there are at most {MAX_ATTRIBUTES}");
-            return Err(Error::invalid(message));
-        }
+        there.retain(|one| set.iter().all(|set| set.name != one.name));
+        let stay = there.iter().map(|one| (&one.name, &one.values));
+        let new = set.iter().map(|one| (&one.name, &one.values)).filter(|(_, values)| !values.is_empty());
+        require_room(stay.chain(new))
+            .map_err(|wrong| Error::invalid(format!("{path} would have {wrong}")))?;
         if set.is_empty() {
             return Ok(batch.no_record(sp));
         }

@@ -16,8 +16,9 @@ use percale_core::{ObjectPath, Position, Timestamp};
 
 pub(crate) use load::{PathLock, Wants};
 
+use crate::access::through_object;
 use crate::engine::Tx;
-use crate::error::{Error, ErrorKind, Fault, Result};
+use crate::error::{Error, ErrorKind, Fault, Result, missing};
 use crate::model::{IntentId, Lease, SpaceState};
 use crate::rows::Lock;
 use crate::rows::entry::EntryRow;
@@ -101,6 +102,18 @@ impl Walk {
     /// Returns what is at the path.
     pub fn target(&self) -> Option<&Arc<EntryRow>> {
         if self.missing.is_empty() { self.chain.last() } else { None }
+    }
+
+    /// Returns what is at the path, which is `path`.
+    ///
+    /// # Errors
+    /// `NotFound`; `NotACollection` if the path leads through an object.
+    pub fn existing(&self, path: &ObjectPath) -> Result<Arc<EntryRow>> {
+        match self.target() {
+            Some(target) => Ok(target.clone()),
+            None if !self.last()?.is_collection() => Err(through_object(path)),
+            None => Err(Error::new(ErrorKind::NotFound, missing(path))),
+        }
     }
 
     /// Returns the last entry that exists.

@@ -4,11 +4,11 @@ use percale_core::access::{Caller, Permission, Subject};
 use percale_core::ids::EntryId;
 use percale_core::{ObjectPath, Position};
 
-use crate::access::{enter, resolve, through_object};
+use crate::access::{enter, resolve};
 use crate::batch::{Batch, Mark, PathLock, Written};
 use crate::catalog::Catalog;
 use crate::engine::{Change, Query, Tx};
-use crate::error::{Error, ErrorKind, Result, missing};
+use crate::error::{Error, ErrorKind, Result};
 use crate::model::Grant;
 use crate::record::{GrantItem, Items, kind};
 use crate::rows::grant::{self, GrantRow};
@@ -69,11 +69,7 @@ impl Change for SetGrant {
         let Self { caller, path, subject, permission } = self;
         // The entry is locked for changing, so that it cannot be removed and leave a grant behind.
         let walk = batch.enter(caller, Permission::Manage, path, PathLock::CHANGE).await?;
-        let target = match walk.target() {
-            Some(target) => target.clone(),
-            None if !walk.last()?.is_collection() => return Err(through_object(path)),
-            None => return Err(Error::new(ErrorKind::NotFound, missing(path))),
-        };
+        let target = walk.existing(path)?;
         let (sp, entry) = (target.sp, target.id);
         match permission {
             Some(permission) => {

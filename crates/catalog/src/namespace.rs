@@ -221,12 +221,7 @@ impl Change for Rename {
             // Done before; only the answer was lost.
             return Ok(Draft { entry: there.to_entry(space), is_changed: false, mark: batch.no_record(sp) });
         }
-        if !source.missing.is_empty() && !source.last()?.is_collection() {
-            return Err(through_object(from));
-        }
-        let Some(entry) = source.target().cloned() else {
-            return Err(Error::new(ErrorKind::NotFound, missing(from)));
-        };
+        let entry = source.existing(from)?;
         if !is_wanted(entry.id) {
             let message = format!("cannot rename {from}: another entry is there by now");
             return Err(Error::new(ErrorKind::Conflict { version: entry.version() }, message));
@@ -293,12 +288,7 @@ impl Change for SetAttributes {
         let Self { caller, path, attributes: FileAttributes { mtime, mode } } = self;
         let walk = batch.enter(caller, Permission::Write, path, PathLock::CHANGE).await?;
         let (sp, space) = (walk.space.sp, walk.space.space.id);
-        let Some(entry) = walk.target() else {
-            return Err(match walk.last()?.is_collection() {
-                true => Error::new(ErrorKind::NotFound, missing(path)),
-                false => through_object(path),
-            });
-        };
+        let entry = walk.existing(path)?;
         let Some(old) = &entry.content else {
             let message = format!("{path} is a collection, of which no times and permission bits are kept");
             return Err(Error::new(ErrorKind::IsCollection, message));
@@ -308,7 +298,7 @@ impl Change for SetAttributes {
             return Ok(Draft { entry: entry.to_entry(space), is_changed: false, mark: batch.no_record(sp) });
         }
         let item = ChangedItem { id: EntryId(entry.id), mtime: *mtime, mode: *mode };
-        let changed = batch.change(EntryRow { content: Some(content), ..(**entry).clone() });
+        let changed = batch.change(EntryRow { content: Some(content), ..(*entry).clone() });
         let mark = batch.record(sp, &actor(caller), kind::OBJECTS_CHANGED, &Items { items: vec![item] })?;
         Ok(Draft { entry: changed.to_entry(space), is_changed: true, mark })
     }

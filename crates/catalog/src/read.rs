@@ -8,7 +8,7 @@ use crate::access::enter;
 use crate::batch::{Batch, IdCache, PathLock, Wants};
 use crate::catalog::Catalog;
 use crate::engine::{Query, Tx};
-use crate::error::{Error, ErrorKind, Result, missing};
+use crate::error::{Error, ErrorKind, Result};
 use crate::model::{Entry, OpenVersion, Replica};
 use crate::rows::entry::{self, EntryRow};
 use crate::rows::replica::{self, VersionRow};
@@ -241,11 +241,7 @@ impl Query for OpenMany {
             found.push(match walk {
                 Err(error) if error.fault().is_some() => return Err(error),
                 Err(error) => Err(error),
-                Ok(walk) => match walk.target() {
-                    Some(target) => Ok((target.clone(), walk.space.space.position)),
-                    None if !walk.last()?.is_collection() => Err(crate::access::through_object(path)),
-                    None => Err(Error::new(ErrorKind::NotFound, missing(path))),
-                },
+                Ok(walk) => walk.existing(path).map(|target| (target, walk.space.space.position)),
             });
         }
         let versions = found.iter().flatten().filter_map(|(entry, _)| Some((entry.sp, entry.version()?)));

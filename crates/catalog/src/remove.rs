@@ -7,11 +7,10 @@ use percale_core::ObjectPath;
 use percale_core::access::{Caller, Permission};
 use percale_core::ids::EntryId;
 
-use crate::access::through_object;
 use crate::batch::{Batch, Mark, PathLock, Wants, Written, raced};
 use crate::catalog::Catalog;
 use crate::engine::{Change, Tx};
-use crate::error::{Error, ErrorKind, Result, missing};
+use crate::error::{Error, ErrorKind, Result};
 use crate::model::{MAX_REMOVE, RemoveOptions, Removed};
 use crate::namespace::require_empty;
 use crate::record::{Items, RemovedItem, kind};
@@ -72,14 +71,12 @@ async fn target<T: Tx>(
     path: &ObjectPath,
 ) -> Result<Arc<EntryRow>> {
     let walk = batch.enter(caller, Permission::Write, path, PathLock::CHANGE).await?;
-    match walk.target() {
-        Some(target) if target.parent != 0 => Ok(target.clone()),
-        Some(_) => {
-            Err(Error::invalid(format!("cannot remove {path}: the root of a space goes with the space")))
-        }
-        None if !walk.last()?.is_collection() => Err(through_object(path)),
-        None => Err(Error::new(ErrorKind::NotFound, missing(path))),
+    let target = walk.existing(path)?;
+    if target.parent == 0 {
+        let message = format!("cannot remove {path}: the root of a space goes with the space");
+        return Err(Error::invalid(message));
     }
+    Ok(target)
 }
 
 impl Change for Remove {

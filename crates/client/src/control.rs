@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use percale_api::access::{Grant, IssuedToken, NewGrant, NewToken, Token, WhoAmI};
-use percale_api::attributes::{AttributeChange, AttributeList};
+use percale_api::attributes::{Attribute, AttributeChange};
 use percale_api::entries::{Entry, Move};
 use percale_api::site::{Readiness, Site, Version};
 use percale_api::spaces::{NewHome, NewSpace, NewStore, Promoted, Space, SpaceChange, Store, StoreChange};
@@ -371,8 +371,10 @@ impl Client {
     ///
     /// # Errors
     /// As the server answers.
-    pub async fn attributes(&self, path: &ObjectPath) -> crate::Result<AttributeList> {
-        self.json(get(format!("look at the attributes of {path}"), encode_path("/v1/attributes", path))).await
+    pub async fn attributes(&self, path: &ObjectPath) -> crate::Result<Vec<Attribute>> {
+        let call = get(format!("look at the attributes of {path}"), encode_path("/v1/attributes", path));
+        let page: Page<Attribute> = self.json(call).await?;
+        Ok(page.items)
     }
 
     /// Sets and removes what people say of an object or collection. Returns what is said of it then.
@@ -383,10 +385,11 @@ impl Client {
         &self,
         path: &ObjectPath,
         change: &AttributeChange,
-    ) -> crate::Result<AttributeList> {
+    ) -> crate::Result<Vec<Attribute>> {
         let operation = format!("change the attributes of {path}");
         let call = Call::new(operation, Method::PATCH, encode_path("/v1/attributes", path));
-        self.json(call.json(change).repeat(Repeat::Safe)).await
+        let page: Page<Attribute> = self.json(call.json(change).repeat(Repeat::Safe)).await?;
+        Ok(page.items)
     }
 
     /// Makes a collection. One that is there is no error. Returns whether it is new.

@@ -15,6 +15,8 @@ pub const MAX_ATTRIBUTE_TEXT: usize = 8192;
 pub const MAX_ATTRIBUTE_VALUES: usize = 256;
 /// Most attributes of one object.
 pub const MAX_ATTRIBUTES: usize = 1000;
+/// Most bytes of all names and values of one object: [`AttributeValue::size`].
+pub const MAX_ATTRIBUTE_BYTES: usize = 1024 * 1024;
 
 /// The name of an attribute: 1 to 255 bytes of text without control characters, white space at its ends, or a back quote, by which
 /// queries quote it.
@@ -97,6 +99,14 @@ impl AttributeValue {
             Self::Text(_) => "text",
             Self::Time(_) => "time",
             Self::Bool(_) => "bool",
+        }
+    }
+
+    /// Returns how many bytes it counts for.
+    pub const fn size(&self) -> usize {
+        match self {
+            Self::Text(text) => text.len(),
+            Self::Integer(_) | Self::Float(_) | Self::Time(_) | Self::Bool(_) => 8,
         }
     }
 

@@ -4,17 +4,11 @@
 //! test on an attribute holds if it holds for any of its values, and never holds where there is none of the type that it compares
 //! with.
 
-use serde::{Deserialize, Serialize};
-
 use crate::Timestamp;
 use crate::attribute::AttributeName;
 
-/// Most tests in one query.
-pub const MAX_TESTS: usize = 100;
-
 /// What must be true of an entry.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Debug, Clone, PartialEq)]
 pub enum Condition {
     /// All of these; without any it is always true.
     All(Vec<Condition>),
@@ -40,8 +34,7 @@ impl Condition {
 }
 
 /// What a test is about.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Field {
     /// What the catalog knows of each entry.
     Builtin(Builtin),
@@ -52,9 +45,7 @@ pub enum Field {
 macro_rules! builtins {
     ($($(#[$doc:meta])* $variant:ident = $name:literal,)*) => {
         /// A field that every entry has.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-        #[serde(rename_all = "snake_case")]
-        #[non_exhaustive]
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub enum Builtin {
             $($(#[$doc])* $variant,)*
         }
@@ -108,8 +99,7 @@ builtins! {
 }
 
 /// A comparison.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Comparison {
     /// The same; of text, in any case.
     Equal,
@@ -124,18 +114,15 @@ pub enum Comparison {
 }
 
 /// What is compared with: what was written, in each way in which it can be read. A value is compared by the reading of its own type.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Literal {
     /// As text, compared in any case. It is ordered as text only if it can be read as nothing else.
     pub text: String,
     /// As a number.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub number: Option<f64>,
     /// As a span of time, from the first to before the second: `2024-06` is the whole month.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub span: Option<(Timestamp, Timestamp)>,
     /// As yes or no.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bool: Option<bool>,
 }
 
@@ -152,8 +139,7 @@ impl Literal {
 }
 
 /// What must be true of a field.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Debug, Clone, PartialEq)]
 pub enum Test {
     /// It compares so.
     Compare(Comparison, Literal),

@@ -11,7 +11,7 @@
 //!          | field [ "NOT" ] "IN" ( "(" | "[" ) value { [ "," ] value } ( ")" | "]" )
 //!          | field [ "NOT" ] "BETWEEN" value "AND" value
 //!          | field "IS" [ "NOT" ] "NULL"
-//! range    = [ value ] ".." [ value ] | ( "[" | "{" ) ( value | "*" ) "TO" ( value | "*" ) ( "]" | "}" )
+//! range    = [ value ] ".." [ value ] | "[" ( value | "*" ) "TO" ( value | "*" ) "]"
 //! field    = builtin | "@" key | key | "`" any "`"
 //! ```
 //!
@@ -20,7 +20,7 @@
 mod value;
 
 use percale_core::Timestamp;
-use percale_core::query::{Builtin, Comparison, Condition, Field, Literal, MAX_TESTS, Test};
+use percale_core::query::{Builtin, Comparison, Condition, Field, Literal, Test};
 use winnow::Parser;
 use winnow::ascii::Caseless;
 use winnow::combinator::{alt, not, opt, terminated};
@@ -29,6 +29,8 @@ use winnow::token::{literal, one_of, take_till, take_while};
 
 /// Longest query, in bytes.
 pub const MAX_QUERY: usize = 16 * 1024;
+/// Most tests in one query.
+const MAX_TESTS: usize = 100;
 /// How deep parentheses may be nested.
 const MAX_DEPTH: usize = 32;
 
@@ -61,6 +63,10 @@ pub fn parse(query: &str, now: Timestamp) -> Result<Condition, QueryError> {
     if query.len() > MAX_QUERY {
         let message = format!("a query has at most {MAX_QUERY} bytes, not {}", query.len());
         return Err(QueryError { at: MAX_QUERY, message });
+    }
+    if let Some(at) = query.find('\0') {
+        // Databases cannot hold it.
+        return Err(QueryError { at, message: "a query has no zero byte".into() });
     }
     let mut reader = Reader { rest: query, now, depth: 0 };
     let error = |Fault { behind, message }: Fault| {
@@ -197,7 +203,9 @@ impl<'a> Reader<'a> {
             Some(text) => words(before, text),
             None => match self.bare_text() {
                 "" => fault(before, "a word, a field or a '(' is expected"),
-                "AND" | "OR" | "and" | "or" => fault(before, "something must stand before this word"),
+                text if text.eq_ignore_ascii_case("and") || text.eq_ignore_ascii_case("or") => {
+                    fault(before, "something must stand before this word")
+                }
                 text => words(before, text.to_owned()),
             },
         }
@@ -327,9 +335,15 @@ impl<'a> Reader<'a> {
         Ok(Condition::Is(field, test))
     }
 
-    /// Reads `[low TO high]`; a brace in place of a bracket leaves the bound itself out.
+    /// Reads `[low TO high]`.
     fn bracketed(&mut self) -> Outcome<Test> {
-        let is_open = self.symbol("{") || !self.symbol("[");
+        if self.rest.starts_with('{') {
+            return fault(
+                self.rest,
+                "bounds in braces are not supported; write two comparisons, such as level>500 level<850",
+            );
+        }
+        self.symbol("[");
         self.space();
         let low = self.bound()?;
         if !self.spaced_keyword("TO") {
@@ -338,18 +352,10 @@ impl<'a> Reader<'a> {
         self.space();
         let high = self.bound()?;
         self.space();
-        let end = self.rest;
-        let is_closed = self.symbol("]");
-        if !is_closed && !self.symbol("}") {
-            return fault(end, "a ']' or '}' is missing");
+        match self.symbol("]") {
+            true => Ok(Test::Between(low, high)),
+            false => fault(self.rest, "a ']' is missing"),
         }
-        if is_open || !is_closed {
-            return fault(
-                end,
-                "bounds in braces are not supported; write two comparisons, such as level>500 level<850",
-            );
-        }
-        Ok(Test::Between(low, high))
     }
 
     fn bound(&mut self) -> Outcome<Option<Literal>> {

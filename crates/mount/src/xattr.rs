@@ -147,8 +147,8 @@ async fn published(shared: &Shared, node: NodeId) -> Result<ObjectPath, Errno> {
 
 /// Returns what people say, several values each in a line.
 async fn said(shared: &Shared, path: &ObjectPath, name: &AttributeName) -> Result<Option<String>, Errno> {
-    let list = shared.session.client.attributes(path).await.map_err(|error| errno(error.code()))?;
-    let said = list.attributes.into_iter().find(|one| one.name == *name && one.source == Source::Person);
+    let attributes = shared.session.client.attributes(path).await.map_err(|error| errno(error.code()))?;
+    let said = attributes.into_iter().find(|one| one.name == *name && one.source == Source::Person);
     Ok(said.map(|one| one.values.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")))
 }
 

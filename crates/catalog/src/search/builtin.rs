@@ -1,6 +1,7 @@
 //! What is known of every entry, as SQL.
 
 use globset::GlobBuilder;
+use percale_core::digest::Algorithm;
 use percale_core::query::{Builtin, Comparison, Literal, Test};
 
 use super::micros;
@@ -45,7 +46,6 @@ impl Builder<'_> {
             Builtin::Path => {
                 Err(Error::invalid("a path can only be combined with other tests by AND, and negated"))
             }
-            other => Err(Error::unsupported(format!("'{}' cannot be searched by", other.as_str()))),
         }
     }
 
@@ -149,7 +149,7 @@ impl Builder<'_> {
     fn hash(&mut self, test: &Test) -> Result<String> {
         let wrong = || {
             Error::invalid(
-                "a hash is hexadecimal, at least 4 digits of it, as in hash:9f86d0* or hash:sha256:9f86d0*",
+                "a hash is hexadecimal: all of it, or at least 4 digits and '*', as in hash:9f86d0* or hash:sha-256:9f86d0*",
             )
         };
         let text = match test {
@@ -163,21 +163,25 @@ impl Builder<'_> {
             Some(begin) => (begin, true),
             None => (text.as_str(), false),
         };
-        let (algorithm, digits) = text.rsplit_once(':').unwrap_or(("blake3", text));
-        let is_hex = digits.len() >= 4 && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
-        if !is_hex || !algorithm.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-') {
+        let (algorithm, digits) = match text.rsplit_once(':') {
+            Some((name, digits)) => {
+                (name.parse().map_err(|error| Error::invalid(format!("{error}")))?, digits)
+            }
+            None => (Algorithm::Blake3, text),
+        };
+        let whole = algorithm.value_len() * 2;
+        let is_hex = digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let is_long = if is_begin { (4..=whole).contains(&digits.len()) } else { digits.len() == whole };
+        if !is_hex || !is_long {
             return Err(wrong());
         }
-        if algorithm != "blake3" {
-            let end = if is_begin { "" } else { "\"" };
-            let pattern = format!("%\"{algorithm}:{digits}{end}%");
+        if algorithm != Algorithm::Blake3 {
+            // Digests are stored as a list in JSON, each as `algorithm:hex`.
+            let pattern = format!("%\"{algorithm}:{digits}%");
             return Ok(format!("e.digests LIKE {}", self.param(pattern)));
         }
-        if digits.len() > 64 || (!is_begin && digits.len() != 64) {
-            return Err(wrong());
-        }
         let filled = |with: &str| {
-            hex::decode(format!("{digits}{}", with.repeat(64 - digits.len()))).map_err(|_| wrong())
+            hex::decode(format!("{digits}{}", with.repeat(whole - digits.len()))).map_err(|_| wrong())
         };
         let (first, last) = (self.param(filled("0")?), self.param(filled("f")?));
         Ok(format!("(e.root >= {first} AND e.root <= {last})"))

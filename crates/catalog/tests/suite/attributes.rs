@@ -2,10 +2,14 @@
 
 use percale_catalog::*;
 use percale_core::access::{Caller, Permission};
-use percale_core::attribute::{Float, MAX_ATTRIBUTE_TEXT, MAX_ATTRIBUTE_VALUES, MAX_ATTRIBUTES};
+use percale_core::attribute::{
+    Float, MAX_ATTRIBUTE_BYTES, MAX_ATTRIBUTE_TEXT, MAX_ATTRIBUTE_VALUES, MAX_ATTRIBUTES,
+};
+use percale_core::digest::{Algorithm, Digest};
 use percale_core::query::{Builtin, Comparison, Condition, Field, Literal, Test};
 use percale_core::state::ReplicaState;
-use percale_core::{AttributeName, AttributeValue, ErrorCode, Timestamp};
+use percale_core::tree::RootHash;
+use percale_core::{AttributeName, AttributeValue, ByteCount, ErrorCode, Timestamp};
 
 use crate::site::{Site, kind, path, subject, user};
 
@@ -130,6 +134,13 @@ async fn attributes_are_bounded(site: Site) {
     let one_more = say(&site, "/lab/x", &[("more", &[text("b")])]).await;
     assert_eq!(kind(one_more), ErrorKind::InvalidRequest);
     say(&site, "/lab/x", &[("more", &[text("b")]), ("a0", &[])]).await.unwrap();
+    // All together, also those of an earlier change.
+    site.put("/lab/y", 1).await;
+    let half = vec![text(&"x".repeat(MAX_ATTRIBUTE_TEXT)); MAX_ATTRIBUTE_BYTES / MAX_ATTRIBUTE_TEXT / 2];
+    say(&site, "/lab/y", &[("a", &half)]).await.unwrap();
+    let whole = say(&site, "/lab/y", &[("b", &half)]).await.unwrap_err();
+    assert!(whole.to_string().contains("bytes of attributes"), "{whole}");
+    say(&site, "/lab/y", &[("a", &[]), ("b", &half)]).await.unwrap();
 }
 
 async fn only_who_may_write_says_anything(site: Site) {
@@ -218,7 +229,13 @@ async fn tests_of_attributes_hold_by_type(site: Site) {
 async fn what_is_known_of_every_entry_is_searched_by(site: Site) {
     site.put("/lab/run/a.NC", 1).await;
     site.put("/lab/run/b.nc", 5000).await;
-    site.put("/lab/other/b.txt", 7).await;
+    let intent =
+        site.prepare(site.wanted("/lab/other/b.txt", percale_catalog::Condition::Any)).await.unwrap();
+    let digest = Digest::new(Algorithm::Sha256, [0xab; 32]).unwrap();
+    let sha256 = digest.to_string();
+    let commit =
+        Commit { digests: vec![digest], ..Commit::new(intent.id, ByteCount(7), Some(RootHash([7; 32]))) };
+    site.catalog.commit(vec![commit]).await.remove(0).unwrap();
     let entry = site.stat("/lab/run/b.nc").await.unwrap();
     let content = entry.content.unwrap();
     let hash = content.root.unwrap().to_string();
@@ -256,6 +273,8 @@ async fn what_is_known_of_every_entry_is_searched_by(site: Site) {
         (builtin(Builtin::Hash, has(&hash)), &["/lab/run/b.nc"]),
         (builtin(Builtin::Hash, Test::Matches(format!("blake3:{}*", &hash[..7]))), &["/lab/run/b.nc"]),
         (builtin(Builtin::Hash, has(&format!("sha256:{hash}"))), &[]),
+        (builtin(Builtin::Hash, has(&sha256)), &["/lab/other/b.txt"]),
+        (builtin(Builtin::Hash, Test::Matches(format!("SHA256:{}*", "AB".repeat(8)))), &["/lab/other/b.txt"]),
         (builtin(Builtin::Site, has("ALPS")), &["/lab/other/b.txt", "/lab/run/a.NC", "/lab/run/b.nc"]),
         (builtin(Builtin::Site, has("baltic")), &[]),
         (
@@ -280,6 +299,10 @@ async fn what_is_known_of_every_entry_is_searched_by(site: Site) {
         builtin(Builtin::Modified, has("5")),
         builtin(Builtin::Type, has("link")),
         builtin(Builtin::Hash, has("xyz")),
+        builtin(Builtin::Hash, has("abcd1234")),
+        builtin(Builtin::Hash, has("sha256:abcd1234")),
+        builtin(Builtin::Hash, has("whirlpool:abcd1234")),
+        builtin(Builtin::Hash, Test::Matches("md5:abc*".into())),
         builtin(Builtin::State, Test::Exists),
         builtin(Builtin::Path, has("no/slash")),
         Condition::Any(vec![builtin(Builtin::Path, has("/lab")), equal("a", "b")]),

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::io::BufRead;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand, ValueEnum};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
-use percale_api::attributes::{AttributeChange, AttributeList, Source};
+use percale_api::attributes::{AttributeChange, Source};
 use percale_core::attribute::Float;
 use percale_core::{AttributeName, AttributeValue};
 use serde_json::json;
@@ -60,7 +60,7 @@ pub struct SetArgs {
     /// Of what, then NAME=VALUE, of which there may be several
     #[arg(required = true, value_name = "PATH|NAME=VALUE")]
     words: Vec<String>,
-    /// Also of the paths in this file, one in each line; `-` is standard input
+    /// Also of the paths in this file, one in each line, as they are; `-` is standard input
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
     /// What the values are
@@ -78,7 +78,7 @@ pub struct RmArgs {
     /// Of what, then the names of attributes
     #[arg(required = true, value_name = "PATH|NAME")]
     words: Vec<String>,
-    /// Also of the paths in this file, one in each line; `-` is standard input
+    /// Also of the paths in this file, one in each line, as they are; `-` is standard input
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
 }
@@ -117,13 +117,15 @@ pub async fn run(command: MetaCommand, context: &Context) -> Result {
     match command {
         MetaCommand::Get(args) => get(args, context).await,
         MetaCommand::Set(args) => {
-            let (paths, words) = split(args.words, args.file)?;
-            change(paths, set_of(&words, args.kind)?, context).await
+            let named = Named::read(args.words, args.file)?;
+            let set = set_of(&named.words, args.kind)?;
+            change(named, set, context).await
         }
         MetaCommand::Rm(args) => {
-            let (paths, words) = split(args.words, args.file)?;
-            let names = words.iter().map(|name| Ok((name_of(name)?, Vec::new())));
-            change(paths, AttributeChange { set: names.collect::<Result<_>>()? }, context).await
+            let named = Named::read(args.words, args.file)?;
+            let set =
+                named.words.iter().map(|name| Ok((name_of(name)?, Vec::new()))).collect::<Result<_>>()?;
+            change(named, AttributeChange { set }, context).await
         }
     }
 }
@@ -134,7 +136,7 @@ async fn get(args: GetArgs, context: &Context) -> Result {
     let is_one = paths.len() == 1;
     let mut out = Lines::open();
     for path in &paths {
-        let AttributeList { attributes } = client.attributes(&path.path).await?;
+        let attributes = client.attributes(&path.path).await?;
         if context.output.json {
             out.json(&json!({ "path": path.path, "attributes": attributes }))?;
             continue;
@@ -156,29 +158,46 @@ async fn get(args: GetArgs, context: &Context) -> Result {
     out.finish()
 }
 
-/// Parts words into paths and what stands behind them, and adds the paths of a file.
-fn split(words: Vec<String>, file: Option<PathBuf>) -> Result<(Vec<FabricPath>, Vec<String>)> {
-    let is_path = |word: &String| word.starts_with("percale:");
-    let (paths, rest): (Vec<String>, Vec<String>) = words.into_iter().partition(is_path);
-    let mut lines = paths;
-    if let Some(file) = file {
-        let unread = |error| Failure::usage(format!("cannot read {}: {error}", file.display()));
-        let read = |input: &mut dyn BufRead| input.lines().collect::<std::io::Result<Vec<String>>>();
-        let found = match file.as_os_str() == "-" {
-            true => read(&mut std::io::stdin().lock()),
-            false => std::fs::File::open(&file).and_then(|file| read(&mut std::io::BufReader::new(file))),
+/// What the words of a command name.
+struct Named {
+    /// Paths of the command line, which may have patterns.
+    paths: Vec<FabricPath>,
+    /// Paths of a file, which are as they are.
+    listed: Vec<FabricPath>,
+    /// What is no path.
+    words: Vec<String>,
+}
+
+impl Named {
+    fn read(words: Vec<String>, file: Option<PathBuf>) -> Result<Self> {
+        let is_path = |word: &String| word.starts_with("percale:");
+        let (paths, words): (Vec<String>, Vec<String>) = words.into_iter().partition(is_path);
+        if paths.is_empty() && file.is_none() {
+            return Err(Failure::usage(
+                "nothing is named whose attributes these are; a path such as percale:/space/name is needed",
+            ));
+        }
+        if words.is_empty() {
+            return Err(Failure::usage("no attribute is named"));
+        }
+        let listed = file.map_or_else(|| Ok(Vec::new()), |file| lines_of(&file))?;
+        let read = |lines: Vec<String>| {
+            let paths = lines.iter().map(|line| fabric_path(line).map_err(Failure::usage));
+            paths.collect::<Result<Vec<_>>>()
         };
-        lines.extend(found.map_err(unread)?.into_iter().filter(|line| !line.trim().is_empty()));
-    } else if lines.is_empty() {
-        return Err(Failure::usage(
-            "nothing is named whose attributes these are; a path such as percale:/space/name is needed",
-        ));
+        Ok(Self { paths: read(paths)?, listed: read(listed)?, words })
     }
-    if rest.is_empty() {
-        return Err(Failure::usage("no attribute is named"));
-    }
-    let paths = lines.iter().map(|line| fabric_path(line).map_err(Failure::usage));
-    Ok((paths.collect::<Result<_>>()?, rest))
+}
+
+/// Reads the lines of a file, or of standard input for `-`, that are not empty.
+fn lines_of(file: &Path) -> Result<Vec<String>> {
+    let read = |input: &mut dyn BufRead| input.lines().collect::<std::io::Result<Vec<String>>>();
+    let lines = match file.as_os_str() == "-" {
+        true => read(&mut std::io::stdin().lock()),
+        false => std::fs::File::open(file).and_then(|file| read(&mut std::io::BufReader::new(file))),
+    };
+    let unread = |error| Failure::usage(format!("cannot read {}: {error}", file.display()));
+    Ok(lines.map_err(unread)?.into_iter().filter(|line| !line.trim().is_empty()).collect())
 }
 
 fn name_of(text: &str) -> Result<AttributeName> {
@@ -197,12 +216,14 @@ fn set_of(words: &[String], kind: Option<TypeArg>) -> Result<AttributeChange> {
     Ok(AttributeChange { set })
 }
 
-async fn change(paths: Vec<FabricPath>, change: AttributeChange, context: &Context) -> Result {
-    if paths.is_empty() {
+async fn change(named: Named, change: AttributeChange, context: &Context) -> Result {
+    let Named { paths, listed, .. } = named;
+    if paths.is_empty() && listed.is_empty() {
         return Ok(());
     }
-    let client = context.client_for(&paths)?;
-    let paths = expand(&client, paths).await?;
+    let client = context.client_for([&paths[..], &listed[..]].concat().as_slice())?;
+    let mut paths = expand(&client, paths).await?;
+    paths.extend(listed);
     let (client, change) = (&client, &change);
     let changed = stream::iter(paths)
         .map(|path| async move { client.change_attributes(&path.path, change).await.map(|_| path) })

@@ -51,6 +51,20 @@ fn what_was_set_is_shown_found_and_removed() {
 }
 
 #[test]
+fn paths_of_a_file_are_no_patterns() {
+    let lab = Lab::new();
+    for name in ["run[2]/x*.nc", "run[2]/xy.nc", "run2/x*.nc"] {
+        lab.write(&format!("data/{name}"), name.as_bytes());
+    }
+    for name in ["run[2]", "run2"] {
+        lab.run(["put", "-r", lab.path("data").join(name).to_str().unwrap(), "percale:/lab"]).ok();
+    }
+    let list = lab.write("list", b"percale:/lab/run[2]/x*.nc\n");
+    lab.run(["meta", "set", "--file", list.to_str().unwrap(), "tag=one"]).ok();
+    assert_eq!(lab.run(["search", "tag:one"]).ok().out.trim(), "percale:/lab/run[2]/x*.nc");
+}
+
+#[test]
 fn mistakes_are_explained() {
     let lab = lab();
     lab.line("meta set percale:/lab/run/a.nc instrument=MODIS").ok();

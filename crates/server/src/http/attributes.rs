@@ -4,7 +4,7 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use http::Uri;
 use percale_api::Page;
-use percale_api::attributes::{Attribute, AttributeChange, AttributeList, Source};
+use percale_api::attributes::{Attribute, AttributeChange, Source};
 use percale_api::entries::Entry;
 use percale_catalog::{AttributeSource, Listed, SearchOptions};
 use percale_core::Timestamp;
@@ -25,11 +25,12 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
 }
 
 /// Returns what is said of an object or collection.
-#[utoipa::path(get, path = "/v1/attributes/{*path}", tag = "attributes", params(("path" = String, Path, description = "path of a collection or object")), responses((status = 200, description = "the attributes", body = AttributeList)))]
+#[utoipa::path(get, path = "/v1/attributes/{*path}", tag = "attributes", params(("path" = String, Path, description = "path of a collection or object")), responses((status = 200, description = "the attributes", body = Page<Attribute>)))]
 async fn get_attributes(
     State(app): State<AppState>,
     Auth(caller): Auth,
     NamespacePath(path): NamespacePath,
+    uri: Uri,
 ) -> Result<Response> {
     let (attributes, position) = app.catalog.attributes(&caller, &path).await.on_path(&path)?;
     let attributes = attributes.into_iter().map(|attribute| Attribute {
@@ -40,20 +41,22 @@ async fn get_attributes(
         },
         values: attribute.values,
     });
-    Ok((position_header(position), Json(AttributeList { attributes: attributes.collect() })).into_response())
+    let attributes = page(&uri, attributes.collect::<Vec<_>>(), None);
+    Ok((position_header(position), attributes).into_response())
 }
 
 /// Sets and removes what people say of an object or collection. Needs `write`. Answers with what is said of it then.
-#[utoipa::path(patch, path = "/v1/attributes/{*path}", tag = "attributes", request_body = AttributeChange, params(("path" = String, Path, description = "path of a collection or object")), responses((status = 200, description = "the attributes", body = AttributeList)))]
+#[utoipa::path(patch, path = "/v1/attributes/{*path}", tag = "attributes", request_body = AttributeChange, params(("path" = String, Path, description = "path of a collection or object")), responses((status = 200, description = "the attributes", body = Page<Attribute>)))]
 async fn change_attributes(
     State(app): State<AppState>,
     Auth(caller): Auth,
     NamespacePath(path): NamespacePath,
+    uri: Uri,
     Json(wanted): Json<AttributeChange>,
 ) -> Result<Response> {
     let change = percale_catalog::AttributeChange { set: wanted.set.into_iter().collect() };
     app.catalog.change_attributes(&caller, &path, change).await.on_path(&path)?;
-    get_attributes(State(app), Auth(caller), NamespacePath(path)).await
+    get_attributes(State(app), Auth(caller), NamespacePath(path), uri).await
 }
 
 /// What to search for.

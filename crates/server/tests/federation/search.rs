@@ -44,7 +44,7 @@ async fn each_site_finds_what_was_said_at_another() {
     let said =
         say(&there, "/climate/b.nc", json!({"level": [{"float": 850.5}], "draft": [{"bool": true}]})).await;
     let level = json!({"name": "level", "source": "person", "values": [{"float": 850.5}]});
-    assert_eq!(said["attributes"][1], level);
+    assert_eq!(said["items"][1], level);
     assert_eq!(found(&there, "level>600").await, ["/climate/b.nc"]);
     assert_eq!(
         there.patch("/v1/entries/climate/b.nc", json!({"mode": "0750"})).await.expect(200)["content"]["mode"],
@@ -97,7 +97,7 @@ async fn queries_and_attributes_of_anybody_are_bounded() {
         answer.expect_problem("invalid_request");
     }
     alice.get("/v1/attributes/s/none").await.expect_problem("not_found");
-    assert_eq!(alice.get("/v1/attributes/s/x").await.expect(200), json!({"attributes": []}));
+    assert_eq!(alice.get("/v1/attributes/s/x").await.expect(200), json!({"items": []}));
     say(&alice, "/s/x", json!({"note": [{"text": "'; DROP TABLE attribute; --"}, {"float": "NaN"}]})).await;
     for wrong in ["(", "a=", "size:big", "x:[1 TO", "path:/s OR a=1", "@"] {
         let problem = alice.get(&query(wrong)).await.expect_problem("invalid_request");

@@ -1,0 +1,73 @@
+//! What measuring programs begin with: engines, and a site with a space in each.
+
+use percale_catalog::*;
+use percale_core::access::{Caller, Identity, Subject};
+use percale_core::ids::StoreId;
+use serde_json::json;
+
+pub type Failed = Box<dyn std::error::Error + Send + Sync>;
+
+/// A site with the space `bench`.
+#[derive(Clone)]
+pub struct Bench {
+    /// The name of its engine.
+    pub engine: String,
+    pub catalog: Catalog,
+    pub admin: Caller,
+    /// Its only store.
+    pub store: StoreId,
+}
+
+/// Runs something with a new site on each URL; without any, on SQLite in a folder of its own below the working directory. The URL
+/// `postgres` starts a server.
+pub fn for_each(
+    mut urls: Vec<String>,
+    layout: StoreLayout,
+    run: impl AsyncFn(&Bench) -> Result<(), Failed>,
+) -> Result<(), Failed> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let folder = tempfile::Builder::new().prefix("percale-bench-").tempdir_in(".")?;
+        if urls.is_empty() {
+            urls.push(format!("sqlite:{}", folder.path().join("catalog.db").display()));
+        }
+        for url in urls {
+            let server = match url.as_str() {
+                "postgres" => {
+                    Some(percale_testkit::postgres::Server::start().ok_or("PostgreSQL is skipped")?)
+                }
+                _ => None,
+            };
+            let bench = Bench::open(&server.as_ref().map_or(url, |server| server.database()), layout).await?;
+            run(&bench).await?;
+            bench.catalog.close().await;
+        }
+        Ok(())
+    })
+}
+
+impl Bench {
+    async fn open(url: &str, layout: StoreLayout) -> Result<Self, Failed> {
+        let engine = url.split(':').next().unwrap_or_default().to_owned();
+        let catalog = Catalog::open(&CatalogConfig::new(url)).await?;
+        let admin = Caller::admin(Identity::local("bench"));
+        catalog.init_site("bench").await?;
+        let store = NewStore {
+            name: "disk".into(),
+            connector: "memory".into(),
+            layout,
+            config: json!({}),
+            secret: None,
+        };
+        let store = catalog.add_store(store).await?.id;
+        let space = NewSpace {
+            name: "bench".parse()?,
+            owner: Subject::User(Identity::local("bench")),
+            scope: SpaceScope::Private,
+            store: Some(store),
+            members: Vec::new(),
+        };
+        catalog.create_space(&admin, space).await?;
+        Ok(Self { engine, catalog, admin, store })
+    }
+}
