@@ -142,7 +142,7 @@ impl Change for Set {
         if set.is_empty() {
             return Ok(batch.no_record(sp));
         }
-        let item = AttributesItem { entry: EntryId(entry), source, set };
+        let item = AttributesItem { entry: EntryId(entry), source, version: None, set };
         write(batch.tx, sp, &item).await?;
         batch.record(sp, &actor(caller), kind::ATTRIBUTES_CHANGED, &Items { items: vec![item] })
     }
@@ -154,7 +154,7 @@ impl Change for Set {
 
 /// Puts attributes in place of what the entry had under their names.
 pub(crate) async fn write<T: Tx>(tx: &T, sp: i64, item: &AttributesItem) -> Result<()> {
-    let AttributesItem { entry: EntryId(entry), source, set } = item;
+    let AttributesItem { entry: EntryId(entry), source, set, .. } = item;
     let names: Vec<AttributeName> = set.iter().map(|one| one.name.clone()).collect();
     attribute::remove(tx, (sp, *entry), *source, &names).await?;
     let mut rows = Vec::new();

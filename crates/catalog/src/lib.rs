@@ -21,6 +21,7 @@ mod catalog;
 mod copies;
 mod engine;
 mod error;
+mod extraction;
 mod find;
 mod follow;
 mod grant;

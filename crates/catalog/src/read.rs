@@ -78,7 +78,7 @@ fn is_collection(path: &ObjectPath) -> Error {
     Error::new(ErrorKind::IsCollection, format!("cannot read {path}: it is a collection"))
 }
 
-fn open_current(
+pub(crate) fn open_current(
     path: &ObjectPath,
     entry: &EntryRow,
     position: Position,

@@ -16,7 +16,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
-use crate::model::{AttributeSource, Record, Replica, Space, SpaceScope, SpaceState};
+use crate::model::{AttributeSource, ExtractionMode, Record, Replica, Space, SpaceScope, SpaceState};
 
 /// The kinds of records.
 pub(crate) mod kind {
@@ -57,6 +57,9 @@ pub struct SpaceBody {
     pub store: Option<StoreId>,
     /// Whether it takes writes.
     pub state: SpaceState,
+    /// When attributes are taken out of the bytes of its objects.
+    #[serde(default = "off", skip_serializing_if = "ExtractionMode::is_off")]
+    pub extraction: ExtractionMode,
     /// When it was made.
     pub created: Timestamp,
     /// The site that orders its journal.
@@ -64,6 +67,10 @@ pub struct SpaceBody {
     /// What manages its settings from outside, if anything does.
     #[serde(default)]
     pub managed_by: Option<String>,
+}
+
+const fn off() -> ExtractionMode {
+    ExtractionMode::Off
 }
 
 impl SpaceBody {
@@ -75,6 +82,7 @@ impl SpaceBody {
             scope: space.scope,
             store: space.store,
             state: space.state,
+            extraction: space.extraction,
             created: space.created,
             home,
             managed_by: None,
@@ -236,6 +244,9 @@ pub struct AttributesItem {
     pub entry: EntryId,
     /// Who says it.
     pub source: AttributeSource,
+    /// The version in whose bytes they were found.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<VersionId>,
     /// The attributes that are other ones; what is not named stays.
     pub set: Vec<SetAttribute>,
 }
@@ -380,7 +391,7 @@ mod tests {
             assert_eq!(again.unwrap(), sample.body, "{}", sample.kind);
             kinds.push(sample.kind);
         }
-        assert_eq!(kinds.len(), 15, "a sample of each kind, and of what was added to one");
+        assert_eq!(kinds.len(), 17, "a sample of each kind, and of what was added to one");
     }
 
     #[test]

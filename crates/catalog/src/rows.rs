@@ -5,6 +5,7 @@
 pub(crate) mod arrival;
 pub(crate) mod attribute;
 pub(crate) mod entry;
+pub(crate) mod extraction;
 pub(crate) mod follow;
 pub(crate) mod grant;
 pub(crate) mod journal;

@@ -12,13 +12,12 @@ use crate::batch::{Batch, Mark, PathLock, Written, no_space, raced};
 use crate::catalog::Catalog;
 use crate::engine::{Change, Query, Tx};
 use crate::error::{Error, ErrorKind, Result};
-use crate::model::{NewSpace, Site, Space, SpaceChange, SpaceScope, SpaceState};
+use crate::model::{ExtractionMode, NewSpace, Site, Space, SpaceChange, SpaceScope, SpaceState};
 use crate::record::{GrantItem, Items, SpaceBody, kind};
-use crate::rows::attribute;
 use crate::rows::entry::{self, EntryRow};
 use crate::rows::grant::{self, GrantRow};
 use crate::rows::publish::actor;
-use crate::rows::{replica, site};
+use crate::rows::{attribute, extraction, replica, site};
 
 /// The site.
 impl Catalog {
@@ -197,6 +196,7 @@ impl Change for CreateSpace {
             scope: new.scope,
             store: new.store,
             state: SpaceState::Active,
+            extraction: ExtractionMode::Async,
             created: now,
             home: None,
             behind: None,
@@ -260,6 +260,7 @@ impl Change for UpdateSpace {
         }
         space.scope = change.scope.unwrap_or(space.scope);
         space.state = change.state.unwrap_or(space.state);
+        space.extraction = change.extraction.unwrap_or(space.extraction);
         if let Some(store) = change.store {
             if let Some(store) = store {
                 batch.store(store).await?;
@@ -326,6 +327,7 @@ impl Change for RemoveSpace {
         grant::remove_of_entries(batch.tx, vec![(sp, EntryId::ROOT.0)]).await?;
         entry::delete_all(batch.tx, sp).await?;
         attribute::remove_of_space(batch.tx, sp).await?;
+        extraction::remove_of_space(batch.tx, sp).await?;
         site::remove_space(batch.tx, sp, id).await?;
         batch.record(sp, &actor(caller), kind::SPACE_REMOVED, &serde_json::json!({}))?;
         Ok(())

@@ -17,6 +17,10 @@ pub const MAX_ATTRIBUTE_VALUES: usize = 256;
 pub const MAX_ATTRIBUTES: usize = 1000;
 /// Most bytes of all names and values of one object: [`AttributeValue::size`].
 pub const MAX_ATTRIBUTE_BYTES: usize = 1024 * 1024;
+/// Most attributes that are taken out of the bytes of one object.
+pub const MAX_HEADER_ATTRIBUTES: usize = 20_000;
+/// Most bytes of all their names and values.
+pub const MAX_HEADER_BYTES: usize = 4 * 1024 * 1024;
 
 /// The name of an attribute: 1 to 255 bytes of text without control characters, white space at its ends, or a back quote, by which
 /// queries quote it.

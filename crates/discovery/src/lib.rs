@@ -1,9 +1,28 @@
-//! Finding data by what it is about: the query language.
+//! Finding data by what it is about: the query language, and what files say of themselves.
 //!
 //! | module | holds |
 //! |---|---|
 //! | [`language`] | [`parse`]: what people write, as the conditions of [`percale_core::query`] |
+//! | [`frame`] | what a server and the process that reads headers say to each other |
+//! | [`header`] | attributes on their way out of a file |
+//! | `formats`, `source` | which format a file has, and what its header says, by ranges of its bytes |
+//! | `reader`, `sandbox` | the process that reads headers, and what shuts it in |
+//!
+//! The last two are behind the feature `formats`: only a program that runs as that process needs them.
 
+#[cfg(feature = "formats")]
+pub mod formats;
+pub mod frame;
+pub mod header;
 pub mod language;
+#[cfg(feature = "formats")]
+pub mod reader;
+#[cfg(feature = "formats")]
+mod sandbox;
+#[cfg(feature = "formats")]
+pub mod source;
 
 pub use language::{QueryError, parse};
+
+/// The release of what reads headers. It changes with what is found in the same bytes, so that they are read again.
+pub const EXTRACTOR: u32 = 1;

@@ -90,6 +90,7 @@ pub(super) static TABLES: &[Table] = &[
             ("created", Int),
             ("home", Uuid),
             ("behind", Text),
+            ("extraction", Text),
         ],
     },
     Table {

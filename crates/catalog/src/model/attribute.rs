@@ -1,9 +1,10 @@
 //! What objects and collections are about, and searching by it.
 
 use percale_core::attribute::{AttributeName, AttributeValue};
+use percale_core::ids::{EntryId, VersionId};
 use percale_core::query::Condition;
 
-use super::words;
+use super::{OpenVersion, words};
 
 words!(
     /// Who says an attribute.
@@ -31,6 +32,46 @@ pub struct Attribute {
 pub struct AttributeChange {
     /// Attributes with their new values, in place of those they had. One without values is removed.
     pub set: Vec<(AttributeName, Vec<AttributeValue>)>,
+}
+
+/// What the bytes of a version say of it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Header {
+    /// The object.
+    pub entry: EntryId,
+    /// The version whose bytes they are.
+    pub version: VersionId,
+    /// The attributes, each once and with its values.
+    pub found: Vec<(AttributeName, Vec<AttributeValue>)>,
+}
+
+/// How far attributes were taken out of the bytes of a space's objects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ExtractionPlace {
+    pub(crate) term: u32,
+    pub(crate) seq: u64,
+    pub(crate) scan: Option<u64>,
+    pub(crate) extractor: u32,
+}
+
+impl ExtractionPlace {
+    /// Tells whether what was published up to a position was looked at.
+    pub fn covers(&self, position: percale_core::Position) -> bool {
+        self.scan.is_none() && (self.term, self.seq) >= (position.term, position.seq)
+    }
+}
+
+/// Versions whose bytes were not read yet.
+#[derive(Debug, Clone)]
+pub struct ToExtract {
+    /// The next of them. There may be none although there are more.
+    pub due: Vec<OpenVersion>,
+    /// Where that is once these were read; nothing if all were.
+    pub place: Option<ExtractionPlace>,
+    /// Records of the journal behind that.
+    pub left: u64,
+    /// Whether all objects of the space are being looked at.
+    pub is_scan: bool,
 }
 
 /// How to search.

@@ -89,6 +89,25 @@ pub struct NewSpace {
     pub members: Vec<(Subject, Permission)>,
 }
 
+words!(
+    /// When attributes are taken out of the bytes of the objects of a space.
+    ExtractionMode {
+        /// Only when somebody asks.
+        Off = "off",
+        /// Soon after a version was published.
+        Async = "async",
+        /// Before a write is answered.
+        Sync = "sync",
+    }
+);
+
+impl ExtractionMode {
+    /// Tells whether it is off.
+    pub fn is_off(&self) -> bool {
+        *self == Self::Off
+    }
+}
+
 /// A space.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Space {
@@ -104,6 +123,8 @@ pub struct Space {
     pub store: Option<StoreId>,
     /// Whether it takes writes.
     pub state: SpaceState,
+    /// When attributes are taken out of the bytes of its objects.
+    pub extraction: ExtractionMode,
     /// When it was made.
     pub created: Timestamp,
     /// The site that orders it, if it is another one; then only its records change anything here.
@@ -125,6 +146,8 @@ pub struct SpaceChange {
     pub store: Option<Option<StoreId>>,
     /// The new state.
     pub state: Option<SpaceState>,
+    /// When attributes are taken out of the bytes of its objects.
+    pub extraction: Option<ExtractionMode>,
 }
 
 words!(

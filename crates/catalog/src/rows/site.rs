@@ -8,11 +8,13 @@ use serde_json::Value as Json;
 
 use crate::engine::{Row, Sql, Tx, row, to_json};
 use crate::error::Result;
-use crate::model::{SealedSecret, Site, Space, SpaceScope, SpaceState, Store, StoreLayout, StoreState};
+use crate::model::{
+    ExtractionMode, SealedSecret, Site, Space, SpaceScope, SpaceState, Store, StoreLayout, StoreState,
+};
 
 macro_rules! space_columns {
     () => {
-        "s.sp, s.id, s.name, s.owner, s.scope, s.store, s.state, s.term, s.seq, s.created, s.home, s.behind"
+        "s.sp, s.id, s.name, s.owner, s.scope, s.store, s.state, s.term, s.seq, s.created, s.home, s.behind, s.extraction"
     };
 }
 pub(crate) use space_columns;
@@ -55,6 +57,13 @@ pub(crate) fn decode_space(row: &mut Row) -> Result<SpaceRow> {
     let created = row.time()?;
     let home = row.opt_uuid()?.map(SiteId);
     let behind = row.opt_text()?;
+    // Spaces of releases before it have none.
+    let extraction = match row.opt_text()? {
+        None => ExtractionMode::Off,
+        Some(word) => {
+            word.parse().map_err(|error| crate::Error::corrupt(format!("space {id}")).with_source(error))?
+        }
+    };
     let is_removed = state == REMOVED;
     let wrong = |error: percale_core::path::PathError| {
         crate::Error::corrupt(format!("space {id}")).with_source(error)
@@ -62,7 +71,7 @@ pub(crate) fn decode_space(row: &mut Row) -> Result<SpaceRow> {
     let name = SpaceName::parse(if is_removed { "removed" } else { &name }).map_err(wrong)?;
     let state = if state == SpaceState::Active.as_str() { SpaceState::Active } else { SpaceState::ReadOnly };
     let position = Position { space: id, term, seq };
-    let space = Space { id, name, owner, scope, store, state, created, home, behind, position };
+    let space = Space { id, name, owner, scope, store, state, extraction, created, home, behind, position };
     Ok(SpaceRow { sp, space, is_removed })
 }
 
@@ -91,16 +100,16 @@ static SPACE_BY_ID: Sql = Sql::both(concat!("SELECT ", space_columns!(), " FROM 
 static LOCK_SPACE: Sql =
     Sql::each("SELECT sp FROM space WHERE sp = $1", "SELECT sp FROM space WHERE sp = $1 FOR UPDATE");
 static INSERT_SPACE: Sql = Sql::each(
-    "INSERT INTO space (sp, id, name, owner, scope, store, state, term, seq, next_id, created, home, behind) \
-     SELECT COALESCE(MAX(sp), 0) + 1, $1, $2, $3, $4, $5, $6, $7, $8, 2, $9, $10, $11 FROM space WHERE true \
+    "INSERT INTO space (sp, id, name, owner, scope, store, state, term, seq, next_id, created, home, behind, extraction) \
+     SELECT COALESCE(MAX(sp), 0) + 1, $1, $2, $3, $4, $5, $6, $7, $8, 2, $9, $10, $11, $12 FROM space WHERE true \
      RETURNING sp",
-    "INSERT INTO space (sp, id, name, owner, scope, store, state, term, seq, next_id, created, home, behind) \
+    "INSERT INTO space (sp, id, name, owner, scope, store, state, term, seq, next_id, created, home, behind, extraction) \
      SELECT COALESCE(MAX(sp), 0) + 1, $1::uuid, $2::text, $3::text, $4::text, $5::uuid, $6::text, $7::bigint, \
-     $8::bigint, 2, $9::bigint, $10::uuid, $11::text FROM space RETURNING sp",
+     $8::bigint, 2, $9::bigint, $10::uuid, $11::text, $12::text FROM space RETURNING sp",
 );
 static UPDATE_SPACE: Sql = Sql::both(
-    "UPDATE space SET name = $1, owner = $2, scope = $3, store = $4, state = $5, home = $6, behind = $7 \
-     WHERE sp = $8",
+    "UPDATE space SET name = $1, owner = $2, scope = $3, store = $4, state = $5, home = $6, behind = $7, \
+     extraction = $8 WHERE sp = $9",
 );
 static REMOVE_SPACE: Sql = Sql::both("UPDATE space SET state = 'removed', name = $1 WHERE sp = $2");
 pub(crate) static TAKE_IDS: Sql =
@@ -149,6 +158,7 @@ pub(crate) async fn insert_space<T: Tx>(tx: &T, space: &Space) -> Result<i64> {
         space.created,
         space.home,
         space.behind.clone(),
+        space.extraction.as_str(),
     ];
     let mut rows = tx.query(&INSERT_SPACE, params).await?;
     match rows.first_mut() {
@@ -167,6 +177,7 @@ pub(crate) async fn update_space<T: Tx>(tx: &T, sp: i64, space: &Space) -> Resul
         space.state.as_str(),
         space.home,
         space.behind.clone(),
+        space.extraction.as_str(),
         sp,
     ];
     tx.execute(&UPDATE_SPACE, params).await.map(drop)

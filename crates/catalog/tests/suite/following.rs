@@ -129,7 +129,8 @@ async fn step(pair: &Pair, native: StoreId, n: u64, op: &Op) {
             let owner = if bits & 2 == 0 { subject("owner") } else { subject("other") };
             let store = if bits & 4 == 0 { None } else { Some(native) };
             let (owner, scope, store) = (Some(owner), Some(scope), Some(store));
-            let change = SpaceChange { owner, scope, store, state: None };
+            let extraction = if bits & 1 == 0 { None } else { Some(ExtractionMode::Sync) };
+            let change = SpaceChange { owner, scope, store, state: None, extraction };
             catalog.update_space(admin, &space.name, change).await.unwrap();
         }
         Op::Report(at, state, hashed) => {

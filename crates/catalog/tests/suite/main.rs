@@ -14,6 +14,7 @@ mod at_once;
 mod attributes;
 mod care;
 mod copies;
+mod extraction;
 mod faults;
 mod following;
 mod journal;

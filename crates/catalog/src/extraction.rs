@@ -1,0 +1,217 @@
+//! Which objects have to be read for what their bytes say of them, and what was found.
+//!
+//! What was published since is in the journal: a place in it, kept in the transaction that writes what was found up to there, is all
+//! that has to be remembered. Where there is no such place, or its records are not kept any more, all objects of the space are looked
+//! at, in the order of their ids. A copy of the journal that repeats itself finds the same again, and changes nothing.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use percale_core::Position;
+use percale_core::attribute::{AttributeName, AttributeValue};
+use percale_core::ids::{EntryId, SpaceId, VersionId};
+
+use crate::attribute::{check_values, gather, write};
+use crate::batch::{Batch, IdCache, Mark, Written};
+use crate::catalog::Catalog;
+use crate::engine::{Change, Query, Tx};
+use crate::error::{Error, ErrorKind, Result};
+use crate::model::{AttributeSource, EntryKind, ExtractionPlace, Header, OpenVersion, ToExtract};
+use crate::read::open_current;
+use crate::record::{AttributesItem, Items, RecordChange, SetAttribute, kind};
+use crate::rows::extraction::{self, ExtractionRow};
+use crate::rows::site::SpaceRow;
+use crate::rows::{Lock, attribute, entry, journal};
+
+/// Records of the journal that are looked at together.
+const RECORDS: usize = 500;
+/// Objects of which no further record is looked at.
+const MANY: usize = 2000;
+
+/// Attributes out of the bytes of objects. These calls are the server's own.
+impl Catalog {
+    /// Returns the next versions of a space whose bytes were not read yet by this release of the extractor, with where that is then.
+    ///
+    /// # Errors
+    /// `SpaceNotFound`; `Foreign` if the space has another home.
+    pub async fn to_extract(&self, space: SpaceId, extractor: u32, limit: usize) -> Result<ToExtract> {
+        self.ask(Next { space, extractor, limit }).await
+    }
+
+    /// Puts what was found in the bytes of versions in the place of what was known of them before, and keeps `place` together with it.
+    /// What is not the current version any more is passed over. Returns the journal up to which it is so.
+    ///
+    /// # Errors
+    /// As [`Catalog::to_extract`]; `InvalidRequest` for values that an attribute cannot have.
+    pub async fn extracted(
+        &self,
+        space: SpaceId,
+        place: Option<ExtractionPlace>,
+        headers: Vec<Header>,
+    ) -> Result<Position> {
+        for (name, values) in headers.iter().flat_map(|header| &header.found) {
+            check_values(name, values).map_err(Error::invalid)?;
+        }
+        self.change(Extracted { space, place, headers }).await
+    }
+}
+
+async fn home_row<T: Tx>(batch: &mut Batch<'_, T>, space: SpaceId) -> Result<Arc<SpaceRow>> {
+    let row = batch.space_by_id(space).await?.filter(|row| !row.is_removed);
+    let missing = || Error::new(ErrorKind::SpaceNotFound, format!("there is no space {space}"));
+    let row = row.ok_or_else(missing)?;
+    row.require_home()?;
+    Ok(row)
+}
+
+struct Next {
+    space: SpaceId,
+    extractor: u32,
+    limit: usize,
+}
+
+impl Query for Next {
+    type Out = ToExtract;
+
+    async fn run<T: Tx>(&self, tx: &T) -> Result<ToExtract> {
+        let Self { space, extractor, limit } = self;
+        let mut ids = IdCache::default();
+        let mut batch = Batch::new(tx, &mut ids);
+        let row = home_row(&mut batch, *space).await?;
+        let (sp, end) = (row.sp, row.space.position);
+        let from = match extraction::of_space(tx, sp).await? {
+            Some(known) if known.extractor == *extractor && is_kept(tx, sp, end, known).await? => known,
+            _ => ExtractionRow { term: end.term, seq: end.seq, scan: Some(0), extractor: *extractor },
+        };
+        let mut place = from;
+        let mut wanted: Vec<(i64, u64)> = Vec::new();
+        let mut versions: HashMap<u64, VersionId> = HashMap::new();
+        match from.scan {
+            Some(after) => {
+                let rows = entry::of_kind(tx, sp, EntryKind::Object, after, *limit).await?;
+                place.scan = rows.last().filter(|_| rows.len() == *limit).map(|last| last.id);
+                wanted.extend(rows.iter().map(|row| (sp, row.id)));
+            }
+            None => {
+                let mut published: BTreeMap<EntryId, VersionId> = BTreeMap::new();
+                for record in journal::read(tx, sp, *space, from.seq, RECORDS).await? {
+                    place.seq = record.position.seq;
+                    match record.change() {
+                        Ok(RecordChange::ObjectsPublished(items)) => {
+                            published.extend(items.into_iter().map(|item| (item.id, item.version)));
+                        }
+                        Ok(RecordChange::AttributesChanged(items)) => {
+                            for item in items.iter().filter(|item| item.source == AttributeSource::Header) {
+                                if item.version.is_some()
+                                    && published.get(&item.entry).copied() == item.version
+                                {
+                                    published.remove(&item.entry);
+                                }
+                            }
+                        }
+                        _ => {}
+                    }
+                    if published.len() >= MANY {
+                        break;
+                    }
+                }
+                wanted.extend(published.keys().map(|id| (sp, id.0)));
+                versions.extend(published.into_iter().map(|(id, version)| (id.0, version)));
+            }
+        }
+        batch.learn_all(entry::with_ancestors(tx, wanted.clone()).await?, Lock::None)?;
+        let mut current = Vec::new();
+        for (sp, id) in wanted {
+            let Some(found) = batch.entry(sp, id, Lock::None).await? else { continue };
+            // One that was published again since stands further on in the journal.
+            let is_due = |version| versions.get(&id).is_none_or(|due| *due == version);
+            if let Some(version) = found.version().filter(|version| is_due(*version)) {
+                current.push((found, version));
+            }
+        }
+        batch.load_replicas(current.iter().map(|(_, version)| (sp, *version)).collect()).await?;
+        let mut due: Vec<OpenVersion> = Vec::with_capacity(current.len());
+        for (found, version) in current {
+            let path = batch.path_of(sp, found.id).await?;
+            let replicas = batch.replicas(sp, version).await?.into_iter().map(|row| row.replica).collect();
+            due.push(open_current(&path, &found, end, replicas)?);
+        }
+        let is_done = place == from && from.scan.is_none();
+        let ExtractionRow { term, seq, scan, extractor } = place;
+        let place = (!is_done).then_some(ExtractionPlace { term, seq, scan, extractor });
+        Ok(ToExtract { due, place, left: end.seq.saturating_sub(seq), is_scan: scan.is_some() })
+    }
+}
+
+/// Tells whether the records behind a place are in the journal.
+async fn is_kept<T: Tx>(tx: &T, sp: i64, end: Position, known: ExtractionRow) -> Result<bool> {
+    if known.term != end.term || known.seq > end.seq {
+        return Ok(false);
+    }
+    Ok(known.seq == end.seq || journal::first(tx, sp).await?.is_some_and(|first| first <= known.seq + 1))
+}
+
+struct Extracted {
+    space: SpaceId,
+    place: Option<ExtractionPlace>,
+    headers: Vec<Header>,
+}
+
+impl Change for Extracted {
+    type Draft = Mark;
+    type Out = Position;
+
+    async fn run<T: Tx>(&self, batch: &mut Batch<'_, T>) -> Result<Mark> {
+        let Self { space, place, headers } = self;
+        let sp = home_row(batch, *space).await?.sp;
+        let keys: Vec<(i64, u64)> = headers.iter().map(|header| (sp, header.entry.0)).collect();
+        batch.load_entries(&keys, Lock::Update).await?;
+        let mut known: HashMap<u64, Vec<_>> = HashMap::new();
+        for row in attribute::of_entries(batch.tx, keys).await? {
+            known.entry(row.entry).or_default().push(row);
+        }
+        let mut items = Vec::new();
+        for Header { entry, version, found } in headers {
+            let there = batch.entry(sp, entry.0, Lock::Update).await?;
+            if there.is_none_or(|there| there.version() != Some(*version)) {
+                continue;
+            }
+            let mut known = gather(known.remove(&entry.0).unwrap_or_default());
+            known.retain(|one| one.source == AttributeSource::Header);
+            let set = difference(&known, found);
+            if !set.is_empty() {
+                let source = AttributeSource::Header;
+                let item = AttributesItem { entry: *entry, source, version: Some(*version), set };
+                write(batch.tx, sp, &item).await?;
+                items.push(item);
+            }
+        }
+        if let Some(ExtractionPlace { term, seq, scan, extractor }) = *place {
+            extraction::set(batch.tx, sp, ExtractionRow { term, seq, scan, extractor }).await?;
+        }
+        match items.is_empty() {
+            true => Ok(batch.no_record(sp)),
+            false => batch.record(sp, "system", kind::ATTRIBUTES_CHANGED, &Items { items }),
+        }
+    }
+
+    fn finish(self, mark: Mark, written: &Written) -> Position {
+        written.position(mark)
+    }
+}
+
+/// Returns what makes the one list of attributes the other.
+fn difference(
+    known: &[crate::model::Attribute],
+    found: &[(AttributeName, Vec<AttributeValue>)],
+) -> Vec<SetAttribute> {
+    let new: HashMap<&AttributeName, &Vec<AttributeValue>> =
+        found.iter().map(|(name, values)| (name, values)).collect();
+    let old: HashMap<&AttributeName, &Vec<AttributeValue>> =
+        known.iter().map(|one| (&one.name, &one.values)).collect();
+    let gone = known.iter().filter(|one| !new.contains_key(&one.name));
+    let gone = gone.map(|one| SetAttribute { name: one.name.clone(), values: Vec::new() });
+    let changed = found.iter().filter(|(name, values)| old.get(name) != Some(&values));
+    let changed = changed.map(|(name, values)| SetAttribute { name: name.clone(), values: values.clone() });
+    gone.chain(changed).collect()
+}

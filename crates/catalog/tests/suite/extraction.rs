@@ -1,0 +1,142 @@
+//! What has to be read for what its bytes say, and what was found.
+
+use std::time::Duration;
+
+use percale_catalog::*;
+use percale_core::access::Caller;
+use percale_core::attribute::MAX_ATTRIBUTE_TEXT;
+use percale_core::{AttributeName, AttributeValue};
+
+use crate::site::{Site, kind, path};
+
+const EXTRACTOR: u32 = 1;
+
+async fn next(site: &Site) -> ToExtract {
+    site.catalog.to_extract(site.space.id, EXTRACTOR, 3).await.unwrap()
+}
+
+fn header(version: &OpenVersion, set: &[(&str, &str)]) -> Header {
+    let found = set.iter().map(|(name, value)| {
+        (name.parse::<AttributeName>().unwrap(), vec![AttributeValue::Text((*value).into())])
+    });
+    Header { entry: version.entry, version: version.version, found: found.collect() }
+}
+
+/// Reads all that is due, each object having its path as an attribute. Returns what was read.
+async fn settle(site: &Site) -> Vec<String> {
+    let mut read = Vec::new();
+    loop {
+        let ToExtract { due, place, .. } = next(site).await;
+        let headers = due.iter().map(|version| header(version, &[("at", version.path.as_str())])).collect();
+        read.extend(due.iter().map(|version| version.path.to_string()));
+        let is_done = place.is_none();
+        site.catalog.extracted(site.space.id, place, headers).await.unwrap();
+        if is_done {
+            return read;
+        }
+    }
+}
+
+async fn said(site: &Site, at: &str) -> Vec<(String, AttributeSource, String)> {
+    let (attributes, _) = site.catalog.attributes(&site.admin, &path(at)).await.unwrap();
+    let shown =
+        attributes.into_iter().map(|one| (one.name.to_string(), one.source, one.values[0].to_string()));
+    shown.collect()
+}
+
+async fn each_version_is_read_once(site: Site) {
+    for n in 0..7 {
+        site.put(&format!("/lab/{n}"), n).await;
+    }
+    assert_eq!(settle(&site).await, ["/lab/0", "/lab/1", "/lab/2", "/lab/3", "/lab/4", "/lab/5", "/lab/6"]);
+    assert_eq!(settle(&site).await, Vec::<String>::new());
+    assert_eq!(
+        said(&site, "/lab/3").await,
+        [("at".to_owned(), AttributeSource::Header, "/lab/3".to_owned())]
+    );
+    // What was overwritten twice is read once, as it is now; what is gone not at all.
+    site.put("/lab/2", 20).await;
+    site.put("/lab/2", 21).await;
+    site.put("/lab/x", 1).await;
+    site.remove("/lab/x", false).await.unwrap();
+    site.mkdir("/lab/d").await;
+    assert_eq!(settle(&site).await, ["/lab/2"]);
+    // Nothing is written where nothing is new.
+    let before = site.catalog.position(site.space.id).await.unwrap();
+    site.put("/lab/2", 22).await;
+    assert_eq!(settle(&site).await, ["/lab/2"]);
+    let after = site.catalog.position(site.space.id).await.unwrap();
+    assert_eq!(after.seq, before.seq + 1);
+    site.assert_sound().await;
+}
+
+async fn what_was_found_takes_the_place_of_what_was_found_before(site: Site) {
+    site.put("/lab/x", 1).await;
+    let person = AttributeChange { set: vec![("a".parse().unwrap(), vec![AttributeValue::Integer(7)])] };
+    site.catalog.change_attributes(&site.admin, &path("/lab/x"), person).await.unwrap();
+    let first = next(&site).await.due.remove(0);
+    let note = async |headers| site.catalog.extracted(site.space.id, None, headers).await;
+    note(vec![header(&first, &[("a", "1"), ("b", "2"), ("c", "3")])]).await.unwrap();
+    note(vec![header(&first, &[("b", "2"), ("c", "4")])]).await.unwrap();
+    let found = |name: &str, value: &str| (name.to_owned(), AttributeSource::Header, value.to_owned());
+    let person = ("a".to_owned(), AttributeSource::Person, "7".to_owned());
+    assert_eq!(said(&site, "/lab/x").await, [person.clone(), found("b", "2"), found("c", "4")]);
+    // What comes late is about bytes that are not there any more.
+    site.put("/lab/x", 2).await;
+    note(vec![header(&first, &[("late", "1")])]).await.unwrap();
+    assert_eq!(said(&site, "/lab/x").await.len(), 3);
+    let second = site.catalog.open_object(&site.admin, &path("/lab/x"), None).await.unwrap();
+    note(vec![header(&second, &[])]).await.unwrap();
+    assert_eq!(said(&site, "/lab/x").await, [person]);
+    let long = "x".repeat(MAX_ATTRIBUTE_TEXT + 1);
+    assert_eq!(kind(note(vec![header(&second, &[("a", &long)])]).await), ErrorKind::InvalidRequest);
+    site.assert_sound().await;
+}
+
+async fn what_was_read_at_once_is_not_read_again(site: Site) {
+    settle(&site).await;
+    site.put("/lab/x", 1).await;
+    site.put("/lab/y", 1).await;
+    let open = site.catalog.open_object(&site.admin, &path("/lab/x"), None).await.unwrap();
+    site.catalog.extracted(site.space.id, None, vec![header(&open, &[("a", "1")])]).await.unwrap();
+    assert_eq!(settle(&site).await, ["/lab/y"]);
+}
+
+async fn all_is_read_again_by_another_extractor_and_where_the_journal_is_gone(site: Site) {
+    for n in 0..4 {
+        site.put(&format!("/lab/{n}"), n).await;
+    }
+    settle(&site).await;
+    let again = site.catalog.to_extract(site.space.id, EXTRACTOR + 1, 3).await.unwrap();
+    assert_eq!((again.due.len(), again.is_scan), (3, true));
+    // Records that nobody has read are pruned.
+    site.put("/lab/4", 1).await;
+    site.put("/lab/5", 1).await;
+    assert!(site.catalog.prune_journal(Duration::ZERO, 1).await.unwrap() > 0);
+    assert_eq!(settle(&site).await.len(), 6);
+    assert_eq!(settle(&site).await.len(), 0);
+}
+
+async fn a_space_says_when_its_objects_are_read(site: Site) {
+    assert_eq!(site.space.extraction, ExtractionMode::Async);
+    let change = SpaceChange { extraction: Some(ExtractionMode::Sync), ..SpaceChange::default() };
+    let name = site.space.name.clone();
+    let space = site.catalog.update_space(&site.admin, &name, change).await.unwrap();
+    assert_eq!(space.extraction, ExtractionMode::Sync);
+    assert_eq!(site.catalog.space(&site.admin, &name).await.unwrap().extraction, ExtractionMode::Sync);
+    let (records, end) =
+        (site.catalog.journal(&site.admin, space.id, None, 100).await.unwrap(), space.position);
+    let last = records.last().unwrap();
+    assert_eq!((last.position, last.body["extraction"].as_str()), (end, Some("sync")));
+    let nobody = Caller::anonymous();
+    let refused = site.catalog.update_space(&nobody, &name, SpaceChange::default()).await;
+    assert!(matches!(kind(refused), ErrorKind::Denied(_)));
+}
+
+on_both! {
+    each_version_is_read_once,
+    what_was_found_takes_the_place_of_what_was_found_before,
+    what_was_read_at_once_is_not_read_again,
+    all_is_read_again_by_another_extractor_and_where_the_journal_is_gone,
+    a_space_says_when_its_objects_are_read,
+}

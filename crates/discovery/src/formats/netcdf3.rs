@@ -1,0 +1,98 @@
+//! NetCDF in its classic forms, CDF-1, CDF-2 and CDF-5.
+
+use std::sync::Arc;
+
+use netcdf_reader::classic::ClassicFile;
+use netcdf_reader::{NcAttrValue, NcFormat, NcGroup};
+use percale_core::AttributeValue;
+use percale_core::attribute::{Float, MAX_ATTRIBUTE_VALUES};
+
+use super::Unreadable;
+use crate::header::{Header, single, unsigned};
+use crate::source::File;
+
+/// Largest file that is read as a whole where its header cannot be read by itself.
+const MAX_WHOLE: u64 = 128 << 20;
+
+/// Reads the header of a file.
+pub(super) fn read(file: &File) -> Result<Header, Unreadable> {
+    let format = match file.range(3, 1)?.first() {
+        Some(1) => NcFormat::Classic,
+        Some(2) => NcFormat::Offset64,
+        _ => NcFormat::Cdf5,
+    };
+    let netcdf = match ClassicFile::from_storage(Arc::new(file.clone()), format) {
+        // The reader takes an attribute that goes beyond the part of the header that it has read for a wrong one.
+        Err(netcdf_reader::Error::InvalidData(_)) if file.size() <= MAX_WHOLE => {
+            ClassicFile::from_vec(file.beginning(usize::MAX)?, format)?
+        }
+        opened => opened?,
+    };
+    let mut header = Header::of_format(if format == NcFormat::Cdf5 { "netcdf5" } else { "netcdf3" });
+    let NcGroup { attributes, dimensions, variables, .. } = netcdf.root_group();
+    for attribute in attributes {
+        add(&mut header, &attribute.name, &attribute.value);
+    }
+    for dimension in dimensions {
+        header.number(&format!("dim.{}", dimension.name), dimension.size);
+    }
+    for variable in variables {
+        let name = format!("var.{}", variable.name);
+        header.text(&name, type_name(variable.dtype()));
+        let shape = variable.shape();
+        if !shape.is_empty() {
+            header.add(&format!("{name}.shape"), shape.into_iter().map(unsigned));
+        }
+        for attribute in variable.attributes() {
+            add(&mut header, &format!("{name}.{}", attribute.name), &attribute.value);
+        }
+    }
+    Ok(header)
+}
+
+fn add(header: &mut Header, name: &str, value: &NcAttrValue) {
+    fn values<T: Copy>(numbers: &[T], value: impl Fn(T) -> AttributeValue) -> (Vec<AttributeValue>, usize) {
+        (numbers.iter().take(MAX_ATTRIBUTE_VALUES).map(|number| value(*number)).collect(), numbers.len())
+    }
+    let signed = AttributeValue::Integer;
+    let (values, count) = match value {
+        NcAttrValue::Chars(text) => (vec![AttributeValue::Text(text.trim_end_matches('\0').to_owned())], 1),
+        NcAttrValue::Strings(texts) => (
+            texts.iter().take(MAX_ATTRIBUTE_VALUES).cloned().map(AttributeValue::Text).collect(),
+            texts.len(),
+        ),
+        NcAttrValue::Bytes(numbers) => values(numbers, |number| signed(number.into())),
+        NcAttrValue::Shorts(numbers) => values(numbers, |number| signed(number.into())),
+        NcAttrValue::Ints(numbers) => values(numbers, |number| signed(number.into())),
+        NcAttrValue::Int64s(numbers) => values(numbers, signed),
+        NcAttrValue::UBytes(numbers) => values(numbers, |number| signed(number.into())),
+        NcAttrValue::UShorts(numbers) => values(numbers, |number| signed(number.into())),
+        NcAttrValue::UInts(numbers) => values(numbers, |number| signed(number.into())),
+        NcAttrValue::UInt64s(numbers) => values(numbers, unsigned),
+        NcAttrValue::Floats(numbers) => values(numbers, single),
+        NcAttrValue::Doubles(numbers) => values(numbers, |number| AttributeValue::Float(Float(number))),
+        // The classic forms have no types that users make.
+        NcAttrValue::UserDefined { .. } => (Vec::new(), 0),
+    };
+    header.leave_out(count.saturating_sub(values.len()) as u64);
+    header.add(name, values);
+}
+
+/// Returns the name of a type, as NumPy calls it.
+fn type_name(datatype: &netcdf_reader::NcType) -> &'static str {
+    use netcdf_reader::NcType;
+    match datatype {
+        NcType::Byte => "int8",
+        NcType::Char => "char",
+        NcType::Short => "int16",
+        NcType::Int => "int32",
+        NcType::Float => "float32",
+        NcType::Double => "float64",
+        NcType::UByte => "uint8",
+        NcType::UShort => "uint16",
+        NcType::UInt => "uint32",
+        NcType::Int64 => "int64",
+        NcType::UInt64 => "uint64",
+        _ => "other",
+    }
+}

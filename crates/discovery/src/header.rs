@@ -1,0 +1,258 @@
+//! What is found in the header of a file.
+
+use std::collections::HashMap;
+
+use percale_core::attribute::{
+    Float, MAX_ATTRIBUTE_NAME, MAX_ATTRIBUTE_TEXT, MAX_ATTRIBUTE_VALUES, MAX_HEADER_ATTRIBUTES,
+    MAX_HEADER_BYTES,
+};
+use percale_core::{AttributeName, AttributeValue, Timestamp};
+use serde::{Deserialize, Serialize};
+
+/// The attribute that says in which format a file is.
+pub const FORMAT: &str = "format";
+/// The attribute that says how many values there was no room for.
+pub const LEFT_OUT: &str = "extraction.left_out";
+/// The attribute that says why nothing, or not all, could be read.
+pub const ERROR: &str = "extraction.error";
+
+/// An attribute of a file.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Found {
+    /// Its name.
+    pub name: AttributeName,
+    /// Its values, at least one.
+    pub values: Vec<AttributeValue>,
+}
+
+/// Attributes on their way out of a file, within bounds whatever the file has.
+#[derive(Debug, Default)]
+pub struct Header {
+    found: Vec<Found>,
+    places: HashMap<AttributeName, usize>,
+    bytes: usize,
+    left_out: u64,
+}
+
+impl Header {
+    /// Begins with the name of the format.
+    pub fn of_format(format: &str) -> Self {
+        let mut header = Self::default();
+        header.add(FORMAT, [AttributeValue::Text(format.to_owned())]);
+        header
+    }
+
+    /// Adds values to an attribute. A name becomes one that an attribute may have; a text that is too long is cut. An attribute without
+    /// any value has an empty text, so that it is there. What there is no room for is counted.
+    pub fn add(&mut self, name: &str, values: impl IntoIterator<Item = AttributeValue>) {
+        let Some(name) = name_of(name) else { return self.leave_out(1) };
+        let at = match self.places.get(&name) {
+            Some(at) => *at,
+            None if self.found.len() >= MAX_HEADER_ATTRIBUTES
+                || self.bytes + name.as_str().len() > MAX_HEADER_BYTES =>
+            {
+                return self.leave_out(1);
+            }
+            None => {
+                self.bytes += name.as_str().len();
+                self.places.insert(name.clone(), self.found.len());
+                self.found.push(Found { name, values: Vec::new() });
+                self.found.len() - 1
+            }
+        };
+        let Some(found) = self.found.get_mut(at) else { return };
+        for value in values {
+            let value = within_bounds(value);
+            if found.values.len() >= MAX_ATTRIBUTE_VALUES || self.bytes + value.size() > MAX_HEADER_BYTES {
+                self.left_out += 1;
+                continue;
+            }
+            self.bytes += value.size();
+            found.values.push(value);
+        }
+        if found.values.is_empty() {
+            found.values.push(AttributeValue::Text(String::new()));
+        }
+    }
+
+    /// Adds one text.
+    pub fn text(&mut self, name: &str, text: impl Into<String>) {
+        self.add(name, [AttributeValue::Text(text.into())]);
+    }
+
+    /// Adds one whole number without sign; one that is too large becomes another number.
+    pub fn number(&mut self, name: &str, number: u64) {
+        self.add(name, [unsigned(number)]);
+    }
+
+    /// Counts values that there was no room for.
+    pub fn leave_out(&mut self, values: u64) {
+        self.left_out = self.left_out.saturating_add(values);
+    }
+
+    /// Says that what there is could not all be read.
+    pub fn fail(&mut self, why: &str) {
+        self.text(ERROR, why);
+    }
+
+    /// Returns what was found.
+    pub fn finish(mut self) -> Vec<Found> {
+        self.add_times();
+        if self.left_out > 0 {
+            let left_out = i64::try_from(self.left_out).unwrap_or(i64::MAX);
+            // There is room for it, whatever there is.
+            if let Some(name) = name_of(LEFT_OUT) {
+                self.found.push(Found { name, values: vec![AttributeValue::Integer(left_out)] });
+            }
+        }
+        self.found
+    }
+
+    /// Gives the texts that ACDD keeps times in a second value, the time.
+    ///
+    /// <https://wiki.esipfed.org/Attribute_Convention_for_Data_Discovery_1-3>: these have values of ISO 8601.
+    fn add_times(&mut self) {
+        const TIMES: [&str; 8] = [
+            "time_coverage_start",
+            "time_coverage_end",
+            "date_created",
+            "date_modified",
+            "date_issued",
+            "date_metadata_modified",
+            "creation_date",
+            "DATE-OBS",
+        ];
+        for name in TIMES {
+            let at = name_of(name).and_then(|name| self.places.get(&name).copied());
+            let Some(found) = at.and_then(|at| self.found.get_mut(at)) else { continue };
+            if let [AttributeValue::Text(text)] = found.values.as_slice()
+                && let Some(time) = time_of(text)
+            {
+                found.values.push(AttributeValue::Time(time));
+            }
+        }
+    }
+}
+
+/// Reads a time in ISO 8601; without a zone it is in UTC, without a time of the day it is the beginning of the day.
+fn time_of(text: &str) -> Option<Timestamp> {
+    let text = text.trim();
+    let at = |text: &str| text.parse::<Timestamp>().ok();
+    at(text)
+        .or_else(|| at(&format!("{}Z", text.replacen(' ', "T", 1))))
+        .or_else(|| at(&format!("{text}T00:00:00Z")))
+}
+
+/// Makes a name that an attribute may have.
+fn name_of(name: &str) -> Option<AttributeName> {
+    let plain = |char: char| if char.is_control() || char == '`' { '_' } else { char };
+    let mut name: String = name.trim().chars().map(plain).collect();
+    name.truncate(name.floor_char_boundary(MAX_ATTRIBUTE_NAME));
+    name.trim().parse().ok()
+}
+
+fn within_bounds(value: AttributeValue) -> AttributeValue {
+    match value {
+        AttributeValue::Text(mut text) => {
+            if text.contains('\0') {
+                text = text.replace('\0', "\u{fffd}");
+            }
+            text.truncate(text.floor_char_boundary(MAX_ATTRIBUTE_TEXT));
+            AttributeValue::Text(text)
+        }
+        other => other,
+    }
+}
+
+/// Reads text that is to be UTF-8, and otherwise was written when that was Latin-1.
+pub(crate) fn text_of(bytes: &[u8]) -> String {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => text.to_owned(),
+        Err(_) => bytes.iter().copied().map(char::from).collect(),
+    }
+}
+
+/// Returns a number of single precision as it is written: 0.1, not the number of double precision that is next to it.
+pub(crate) fn single(number: f32) -> AttributeValue {
+    AttributeValue::Float(Float(match number.is_finite() {
+        true => number.to_string().parse().unwrap_or_else(|_| f64::from(number)),
+        false => f64::from(number),
+    }))
+}
+
+/// Returns a whole number without sign; one that is too large becomes another number.
+pub(crate) fn unsigned(number: u64) -> AttributeValue {
+    i64::try_from(number).map_or(AttributeValue::Float(Float(number as f64)), AttributeValue::Integer)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(text: &str) -> AttributeValue {
+        AttributeValue::Text(text.into())
+    }
+
+    #[test]
+    fn names_and_texts_become_what_attributes_may_have() {
+        let mut header = Header::default();
+        header.text(" a\n`b` ", "x\0y");
+        header.text(&"ä".repeat(300), "ö".repeat(8000));
+        header.text("", "no name");
+        header.add("empty", []);
+        header.text("empty", "more");
+        let found = header.finish();
+        assert_eq!((found[0].name.as_str(), &found[0].values[..]), ("a__b_", &[text("x\u{fffd}y")][..]));
+        assert_eq!(found[1].name.as_str().len(), 254);
+        assert_eq!(found[1].values, [text(&"ö".repeat(4096))]);
+        assert_eq!(found[2].values, [text(""), text("more")]);
+        assert_eq!(
+            (found[3].name.as_str(), &found[3].values[..]),
+            (LEFT_OUT, &[AttributeValue::Integer(1)][..])
+        );
+    }
+
+    #[test]
+    fn what_there_is_no_room_for_is_counted() {
+        let mut header = Header::default();
+        for n in 0..MAX_HEADER_ATTRIBUTES + 10 {
+            header.text(&format!("a{n}"), "x");
+        }
+        header.add("a1", (0..1000).map(AttributeValue::Integer));
+        let found = header.finish();
+        assert_eq!(found.len(), MAX_HEADER_ATTRIBUTES + 1);
+        let left = 10 + 1001 - MAX_ATTRIBUTE_VALUES as i64;
+        assert_eq!(found.last().unwrap().values, [AttributeValue::Integer(left)]);
+        let mut header = Header::default();
+        for n in 0..1000 {
+            header.text(&format!("a{n}"), "x".repeat(8000));
+        }
+        let bytes = |found: &Found| {
+            found.name.as_str().len() + found.values.iter().map(AttributeValue::size).sum::<usize>()
+        };
+        assert!(header.finish().iter().map(bytes).sum::<usize>() < MAX_HEADER_BYTES + 100);
+    }
+
+    #[test]
+    fn times_by_convention_are_times_too() {
+        let mut header = Header::default();
+        header.text("time_coverage_start", "2018-03-01");
+        header.text("date_created", "2018-03-01T10:20:30Z");
+        header.text("time_coverage_end", "2018-03-01 10:20:30");
+        header.text("date_modified", "March");
+        let found = header.finish();
+        let time = |text: &str| AttributeValue::Time(text.parse().unwrap());
+        assert_eq!(found[0].values[1], time("2018-03-01T00:00:00Z"));
+        assert_eq!(found[1].values[1], time("2018-03-01T10:20:30Z"));
+        assert_eq!(found[2].values[1], time("2018-03-01T10:20:30Z"));
+        assert_eq!(found[3].values.len(), 1);
+    }
+
+    #[test]
+    fn numbers_are_as_they_are_written() {
+        assert_eq!(single(0.1), AttributeValue::Float(Float(0.1)));
+        assert_eq!(single(f32::NAN), AttributeValue::Float(Float(f64::NAN)));
+        assert_eq!(unsigned(u64::MAX), AttributeValue::Float(Float(u64::MAX as f64)));
+        assert_eq!(text_of(b"caf\xe9"), "café");
+    }
+}
