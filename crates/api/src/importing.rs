@@ -28,6 +28,9 @@ pub struct Import {
     /// Which files. Default all.
     #[serde(default, skip_serializing_if = "Selection::is_everything")]
     pub select: Selection,
+    /// Whether the headers of what is new or changed are read before it ends, whatever the space says. Default no.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub extract: bool,
     /// Whether it is only found out what would be done. Default no.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub dry_run: bool,

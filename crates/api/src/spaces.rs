@@ -22,6 +22,19 @@ pub enum SpaceScope {
     Public,
 }
 
+/// When the headers of objects are read for what they say.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Extraction {
+    /// Only when somebody asks.
+    #[default]
+    Off,
+    /// Soon after they were written.
+    Async,
+    /// Before a write is answered.
+    Sync,
+}
+
 /// A root of the namespace.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Space {
@@ -39,6 +52,12 @@ pub struct Space {
     /// The store that new data goes to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub store: Option<String>,
+    /// When the headers of its objects are read for what they say.
+    #[serde(default)]
+    pub extraction: Extraction,
+    /// How many records of its journal were not looked at for objects to read; absent where this server does not know.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unread: Option<u64>,
     /// The site that orders all changes in it.
     #[serde(default)]
     pub home: String,
@@ -122,6 +141,9 @@ pub struct SpaceChange {
     /// The store that new data goes to.
     #[serde(default)]
     pub store: Option<String>,
+    /// When the headers of its objects are read for what they say.
+    #[serde(default)]
+    pub extraction: Option<Extraction>,
 }
 
 /// How a store keeps files.

@@ -85,6 +85,12 @@ pub enum TaskSpec {
     },
     /// Registers files of a storage of this site in place. For administrators.
     Import(Import),
+    /// Reads the headers of all objects under a path again, for what they say.
+    Extract {
+        /// What to look at.
+        #[schema(value_type = String)]
+        path: ObjectPath,
+    },
     /// Moves everything off a store of this site that is draining to its other stores. For administrators.
     Empty {
         /// The store's name.

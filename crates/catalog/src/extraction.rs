@@ -138,8 +138,8 @@ impl Query for Next {
         }
         let is_done = place == from && from.scan.is_none();
         let ExtractionRow { term, seq, scan, extractor } = place;
-        let place = (!is_done).then_some(ExtractionPlace { term, seq, scan, extractor });
-        Ok(ToExtract { due, place, left: end.seq.saturating_sub(seq), is_scan: scan.is_some() })
+        let place = ExtractionPlace { term, seq, scan, extractor };
+        Ok(ToExtract { due, place, is_done, left: end.seq.saturating_sub(seq), is_scan: scan.is_some() })
     }
 }
 

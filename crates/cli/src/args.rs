@@ -6,9 +6,9 @@ use clap::builder::BoolishValueParser;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
-    admin, api, bench, cat, check, completion, config, doctor, events, export, find, grant, import, locate,
-    login, ls, meta, mount, namespace, replicate, search, serve, site, space, stat, store, sync, task, token,
-    transfer, usage,
+    admin, api, bench, cat, check, completion, config, doctor, events, export, find, grant, header, import,
+    locate, login, ls, meta, mount, namespace, replicate, search, serve, site, space, stat, store, sync,
+    task, token, transfer, usage,
 };
 use crate::demo::DemoArgs;
 use crate::output::ColorWhen;
@@ -112,6 +112,8 @@ pub enum Command {
     /// Show and set what data is about
     #[command(subcommand)]
     Meta(meta::MetaCommand),
+    /// Show what the file of an object says of itself: dimensions, variables, attributes
+    Header(header::HeaderArgs),
     /// Write the bytes of objects to standard output
     Cat(cat::CatArgs),
     /// Write the first bytes of an object to standard output
@@ -183,6 +185,9 @@ pub enum Command {
     Api(api::ApiArgs),
     /// Show the versions of this program and of the site
     Version(api::VersionArgs),
+    /// Read headers of files for a server, which runs it
+    #[command(hide = true)]
+    ReadHeaders,
     /// Print every command as JSON, for the checks of the documents
     #[command(name = "__commands", hide = true)]
     Commands,

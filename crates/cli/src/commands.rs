@@ -12,6 +12,7 @@ pub mod events;
 pub mod export;
 pub mod find;
 pub mod grant;
+pub mod header;
 pub mod import;
 mod known;
 pub mod locate;
@@ -55,6 +56,7 @@ pub async fn run(command: Command, context: &Context) -> Result {
         Command::Find(args) => context.interruptible(find::run(args, context)).await?,
         Command::Search(args) => context.interruptible(search::run(args, context)).await?,
         Command::Meta(command) => context.interruptible(meta::run(command, context)).await?,
+        Command::Header(args) => context.interruptible(header::run(args, context)).await?,
         Command::Cat(args) => context.interruptible(cat::cat(args, context)).await?,
         Command::Head(args) => context.interruptible(cat::head(args, context)).await?,
         Command::Get(args) => transfer::get(args, context).await,
@@ -85,7 +87,7 @@ pub async fn run(command: Command, context: &Context) -> Result {
         Command::Completion(args) => completion::run(&args),
         Command::Api(args) => context.interruptible(api::run(args, context)).await?,
         Command::Version(args) => context.interruptible(api::version(args, context)).await?,
-        Command::Commands => known::run(),
+        Command::Commands | Command::ReadHeaders => known::run(),
     }
 }
 

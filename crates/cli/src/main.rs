@@ -68,6 +68,10 @@ fn unreadable(error: &clap::Error) -> ExitCode {
 }
 
 fn run(cli: Cli, output: Output) -> Result {
+    if matches!(cli.command, Command::ReadHeaders) {
+        // Before there are other threads, which would not be shut in.
+        return commands::serve::read_headers();
+    }
     percale_trust::install_crypto_provider();
     let global = cli.global;
     let context = Context {

@@ -164,22 +164,6 @@ fn within_bounds(value: AttributeValue) -> AttributeValue {
     }
 }
 
-/// Reads text that is to be UTF-8, and otherwise was written when that was Latin-1.
-pub(crate) fn text_of(bytes: &[u8]) -> String {
-    match std::str::from_utf8(bytes) {
-        Ok(text) => text.to_owned(),
-        Err(_) => bytes.iter().copied().map(char::from).collect(),
-    }
-}
-
-/// Returns a number of single precision as it is written: 0.1, not the number of double precision that is next to it.
-pub(crate) fn single(number: f32) -> AttributeValue {
-    AttributeValue::Float(Float(match number.is_finite() {
-        true => number.to_string().parse().unwrap_or_else(|_| f64::from(number)),
-        false => f64::from(number),
-    }))
-}
-
 /// Returns a whole number without sign; one that is too large becomes another number.
 pub(crate) fn unsigned(number: u64) -> AttributeValue {
     i64::try_from(number).map_or(AttributeValue::Float(Float(number as f64)), AttributeValue::Integer)
@@ -246,13 +230,5 @@ mod tests {
         assert_eq!(found[1].values[1], time("2018-03-01T10:20:30Z"));
         assert_eq!(found[2].values[1], time("2018-03-01T10:20:30Z"));
         assert_eq!(found[3].values.len(), 1);
-    }
-
-    #[test]
-    fn numbers_are_as_they_are_written() {
-        assert_eq!(single(0.1), AttributeValue::Float(Float(0.1)));
-        assert_eq!(single(f32::NAN), AttributeValue::Float(Float(f64::NAN)));
-        assert_eq!(unsigned(u64::MAX), AttributeValue::Float(Float(u64::MAX as f64)));
-        assert_eq!(text_of(b"caf\xe9"), "café");
     }
 }

@@ -111,7 +111,12 @@ impl File {
 
     /// Reads it from the beginning on.
     pub fn reader(&self) -> Reader {
-        Reader { file: self.clone(), at: 0 }
+        self.reader_at(0)
+    }
+
+    /// Reads it from some place on.
+    pub fn reader_at(&self, at: u64) -> Reader {
+        Reader { file: self.clone(), at }
     }
 }
 

@@ -13,6 +13,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::Config;
 use crate::abroad::Abroad;
+use crate::extraction::Extraction;
 use crate::fetch::Unfinished;
 use crate::http::auth::Authenticator;
 use crate::lease::ServerLease;
@@ -52,6 +53,8 @@ pub struct App {
     pub publisher: Arc<Publisher>,
     /// Reads versions.
     pub reader: Arc<Reader>,
+    /// Reads what stands in the headers of files.
+    pub extraction: Arc<Extraction>,
     /// Resumable uploads.
     pub uploads: Arc<Uploads>,
     /// What this server has in hand.

@@ -35,6 +35,8 @@ pub struct Config {
     pub uploads: UploadsConfig,
     /// Managed tasks.
     pub tasks: TasksConfig,
+    /// What stands in the headers of files.
+    pub extraction: ExtractionConfig,
     /// Bytes between sites.
     pub transfers: TransfersConfig,
     /// Other sites.
@@ -200,6 +202,30 @@ pub struct TasksConfig {
 impl Default for TasksConfig {
     fn default() -> Self {
         Self { workers: 4, keep: Duration::from_secs(90 * 24 * 3600) }
+    }
+}
+
+/// `[extraction]`. Of this server.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ExtractionConfig {
+    /// Processes that read the headers of files at once, each shut in by itself; 0 leaves them to other servers. Default 2.
+    /// Since 0.1.
+    pub workers: usize,
+    /// How long nothing must have changed in a space that is `async` before its new objects are read: who writes many is not
+    /// held up. Default `1s`. Since 0.1.
+    #[serde(with = "humantime_serde")]
+    pub delay: Duration,
+    /// After how long they are read although the writing goes on. Default `10s`. Since 0.1.
+    #[serde(with = "humantime_serde")]
+    pub at_latest: Duration,
+    /// The program that reads headers: it is run with the argument `read-headers`. Default: the one that serves. Since 0.1.
+    pub program: Option<PathBuf>,
+}
+
+impl Default for ExtractionConfig {
+    fn default() -> Self {
+        Self { workers: 2, delay: Duration::from_secs(1), at_latest: Duration::from_secs(10), program: None }
     }
 }
 

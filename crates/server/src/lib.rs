@@ -14,6 +14,7 @@ pub mod authorize;
 pub mod config;
 pub mod connect;
 pub mod error;
+pub mod extraction;
 pub mod fetch;
 pub mod http;
 pub mod keys;

@@ -25,6 +25,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::abroad::{Abroad, Left};
 use crate::error::{ApiError, Result};
+use crate::extraction::Extraction;
 use crate::fetch::is_of_task;
 use crate::lease::ServerLease;
 use crate::stores::OpenStore;
@@ -146,6 +147,7 @@ pub struct Publisher {
     to: Arc<Destination>,
     queue: mpsc::Sender<Waiting>,
     room: Room,
+    extraction: Arc<Extraction>,
 }
 
 /// Where publications are committed: in this site's catalog, or by the homes of their spaces.
@@ -157,14 +159,19 @@ struct Destination {
 
 impl Publisher {
     /// Makes the publisher and its workers, which end when it is dropped.
-    pub fn new(catalog: Catalog, lease: Arc<ServerLease>, abroad: Arc<Abroad>) -> Arc<Self> {
+    pub fn new(
+        catalog: Catalog,
+        lease: Arc<ServerLease>,
+        abroad: Arc<Abroad>,
+        extraction: Arc<Extraction>,
+    ) -> Arc<Self> {
         let to = Arc::new(Destination { catalog, lease, abroad });
         let (queue, waiting) = mpsc::channel(QUEUE);
         let waiting = Arc::new(tokio::sync::Mutex::new(waiting));
         for _ in 0..WORKERS {
             tokio::spawn(work(to.clone(), waiting.clone()));
         }
-        Arc::new(Self { to, queue, room: Room::new(ROOM) })
+        Arc::new(Self { to, queue, room: Room::new(ROOM), extraction })
     }
 
     /// Returns what small objects take room in that are on their way to stores.
@@ -183,12 +190,22 @@ impl Publisher {
             .send(Waiting { item: (object, content), answer })
             .await
             .map_err(|error| stopping(error.to_string()))?;
-        result.await.map_err(|error| stopping(error.to_string()))?
+        let committed = result.await.map_err(|error| stopping(error.to_string()))??;
+        self.extraction.settle(committed.position).await;
+        Ok(committed)
+    }
+
+    /// Waits for what the spaces of new versions want to be done before a write is answered.
+    async fn settled(&self, results: Vec<Result<Committed>>) -> Vec<Result<Committed>> {
+        for committed in results.iter().flatten() {
+            self.extraction.settle(committed.position).await;
+        }
+        results
     }
 
     /// Publishes many objects, each with its own outcome, in their order.
     pub async fn publish_many(&self, items: Vec<Item>) -> Vec<Result<Committed>> {
-        self.to.publish_direct(items).await
+        self.settled(self.to.publish_direct(items).await).await
     }
 
     /// Publishes objects whose bytes were staged under another lease than this server's. Where asking again can help, the bytes of
@@ -218,7 +235,7 @@ impl Publisher {
         for (at, result) in fresh_at.into_iter().zip(self.to.publish(holder, fresh, OnFailure::Keep).await) {
             results[at] = result;
         }
-        results
+        self.settled(results).await
     }
 
     /// Publishes one object whose bytes were staged under an upload's own lease. What was prepared before and not
@@ -238,6 +255,7 @@ impl Publisher {
             }
             None => self.to.publish(holder, vec![(object, content)], OnFailure::Keep).await,
         };
+        results = self.settled(results).await;
         results.pop().unwrap_or_else(|| Err(lost()))
     }
 }

@@ -24,6 +24,7 @@ use tokio_util::task::TaskTracker;
 use crate::abroad::Abroad;
 use crate::app::App;
 use crate::config::{Config, TlsMode};
+use crate::extraction::{self, Extraction};
 use crate::http::auth::{self, Authenticator};
 use crate::http::observe;
 use crate::lease::ServerLease;
@@ -182,7 +183,8 @@ pub async fn start(config: Config) -> Result<Running> {
     let fabric = Fabric::open(own, key, catalog.clone()).await?;
     let tell = Wake::default();
     let abroad = Arc::new(Abroad::new(catalog.clone(), fabric.clone(), lease.clone(), tell.clone()));
-    let publisher = Publisher::new(catalog.clone(), lease.clone(), abroad.clone());
+    let extraction = Arc::new(Extraction::new(config.extraction.program.clone(), config.extraction.workers));
+    let publisher = Publisher::new(catalog.clone(), lease.clone(), abroad.clone(), extraction.clone());
     let reader = Arc::new(Reader::new(catalog.clone(), stores.clone(), fabric.clone(), lease.clone()));
     let uploads =
         Arc::new(Uploads::new(catalog.clone(), stores.clone(), publisher.clone(), config.uploads.lease));
@@ -201,6 +203,7 @@ pub async fn start(config: Config) -> Result<Running> {
         abroad,
         publisher,
         reader,
+        extraction,
         uploads,
         lease,
         copying: crate::fetch::Unfinished::default(),
@@ -241,6 +244,7 @@ fn spawn_background(app: &AppState) {
     app.background.spawn(recovery.run(app.stopping.clone()));
     app.background.spawn(auth::follow_revocations(app.clone()));
     app.background.spawn(crate::tasks::run(app.clone()));
+    app.background.spawn(extraction::run(app.clone()));
     every(app, PRUNE_EVERY, |app| async move {
         let pruned =
             match app.catalog.prune_journal(app.config.catalog.journal_keep, JOURNAL_KEEP_RECORDS).await {

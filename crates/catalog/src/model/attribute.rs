@@ -66,8 +66,10 @@ impl ExtractionPlace {
 pub struct ToExtract {
     /// The next of them. There may be none although there are more.
     pub due: Vec<OpenVersion>,
-    /// Where that is once these were read; nothing if all were.
-    pub place: Option<ExtractionPlace>,
+    /// Where that is once these were read.
+    pub place: ExtractionPlace,
+    /// Whether all were, so that the place is as it was.
+    pub is_done: bool,
     /// Records of the journal behind that.
     pub left: u64,
     /// Whether all objects of the space are being looked at.

@@ -26,11 +26,10 @@ fn header(version: &OpenVersion, set: &[(&str, &str)]) -> Header {
 async fn settle(site: &Site) -> Vec<String> {
     let mut read = Vec::new();
     loop {
-        let ToExtract { due, place, .. } = next(site).await;
+        let ToExtract { due, place, is_done, .. } = next(site).await;
         let headers = due.iter().map(|version| header(version, &[("at", version.path.as_str())])).collect();
         read.extend(due.iter().map(|version| version.path.to_string()));
-        let is_done = place.is_none();
-        site.catalog.extracted(site.space.id, place, headers).await.unwrap();
+        site.catalog.extracted(site.space.id, Some(place), headers).await.unwrap();
         if is_done {
             return read;
         }

@@ -32,6 +32,7 @@ Examples:
   percale import -n alps:/data/run7 percale:/climate/run7           shows what would be registered, and changes nothing
   percale import alps:/data percale:/climate --include '*.nc' --exclude tmp/
   percale import alps:/data/run7 percale:/climate/run7 --hash now   registers only what was read and hashed
+  percale import alps:/data/run7 percale:/climate/run7 --extract    found by what stands in the headers when it ends
   percale import alps:/data/live percale:/climate/live --follow     looks again and again, until the task is cancelled")]
 pub struct ImportArgs {
     /// The directory, as SITE:/path
@@ -43,6 +44,9 @@ pub struct ImportArgs {
     /// When files are hashed
     #[arg(long, value_name = "WHEN", default_value = "later")]
     hash: HashArg,
+    /// Read the headers of what is new or changed before it ends, whatever the space says
+    #[arg(long)]
+    extract: bool,
     /// Show what would happen and change nothing
     #[arg(long, short = 'n', visible_alias = "dryrun")]
     dry_run: bool,
@@ -96,6 +100,7 @@ pub async fn run(args: ImportArgs, context: &Context) -> Result {
             HashArg::Never => Hashing::Never,
         },
         select: args.filters.selection(),
+        extract: args.extract,
         dry_run: args.dry_run,
         follow_s,
     });

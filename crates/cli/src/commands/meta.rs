@@ -7,11 +7,13 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Subcommand, ValueEnum};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use percale_api::attributes::{AttributeChange, Source};
+use percale_api::tasks::{NewTask, TaskSpec};
 use percale_core::attribute::Float;
 use percale_core::{AttributeName, AttributeValue};
 use serde_json::json;
 
 use super::grant::fabric_path;
+use super::task;
 use crate::address::{FabricPath, show};
 use crate::context::Context;
 use crate::failure::{Failure, Result};
@@ -31,6 +33,25 @@ pub enum MetaCommand {
     /// Remove attributes that a person set
     #[command(visible_alias = "remove")]
     Rm(RmArgs),
+    /// Read headers again for what they say
+    Extract(ExtractArgs),
+}
+
+/// `percale meta extract`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The work is a task of the site that is the home of the space: Ctrl-C stops the watching, not the task.
+
+Examples:
+  percale meta extract percale:/climate/run7
+  percale meta extract percale:/climate --detach")]
+pub struct ExtractArgs {
+    /// Of what, with all below it
+    #[arg(value_parser = fabric_path)]
+    path: FabricPath,
+    /// Do not wait; print the id of the task
+    #[arg(long)]
+    detach: bool,
 }
 
 /// `percale meta get`
@@ -116,6 +137,7 @@ impl TypeArg {
 pub async fn run(command: MetaCommand, context: &Context) -> Result {
     match command {
         MetaCommand::Get(args) => get(args, context).await,
+        MetaCommand::Extract(args) => extract(args, context).await,
         MetaCommand::Set(args) => {
             let named = Named::read(args.words, args.file)?;
             let set = set_of(&named.words, args.kind)?;
@@ -156,6 +178,20 @@ async fn get(args: GetArgs, context: &Context) -> Result {
         }
     }
     out.finish()
+}
+
+async fn extract(args: ExtractArgs, context: &Context) -> Result {
+    let client = context.client_for([&args.path])?;
+    let spec = TaskSpec::Extract { path: args.path.path.clone() };
+    let task = client.submit(&NewTask::new(spec)).await?;
+    if args.detach {
+        return context.output.one(&task, |task| task.id.to_string(), |task| task.id.to_string());
+    }
+    let ended = task::attach(context, &client, task, "reading", None).await?;
+    if context.output.json {
+        context.output.document(&ended)?;
+    }
+    task::outcome(context, &client, &ended).await
 }
 
 /// What the words of a command name.

@@ -81,9 +81,17 @@ impl ServeArgs {
     }
 }
 
+/// Reads the headers of files that a server hands over, shut in, until that ends.
+pub fn read_headers() -> Result {
+    let cannot = |error: std::io::Error| {
+        Failure::new(ErrorCode::Internal, format!("cannot go on reading headers: {error}"))
+    };
+    percale_discovery::reader::serve(std::io::stdin(), std::io::stdout()).map_err(cannot)
+}
+
 /// Runs a server until it is told to end.
 pub async fn run(args: ServeArgs, context: &Context) -> Result {
-    let loaded = load(args.config.as_deref(), args.flags()?)?;
+    let mut loaded = load(args.config.as_deref(), args.flags()?)?;
     if args.check {
         return check(&loaded, context);
     }
@@ -94,6 +102,9 @@ pub async fn run(args: ServeArgs, context: &Context) -> Result {
     };
     let mut interrupt = signal(SignalKind::interrupt()).map_err(cannot)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(cannot)?;
+    if loaded.config.extraction.program.is_none() {
+        loaded.config.extraction.program = std::env::current_exe().ok();
+    }
     let running = percale_server::start(loaded.config).await.map_err(|error| server_failure(&error))?;
     announce(&running, context)?;
     tokio::select! {

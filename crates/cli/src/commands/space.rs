@@ -2,7 +2,7 @@
 
 use clap::{Args, Subcommand, ValueEnum};
 use percale_api::access::NewGrant;
-use percale_api::spaces::{NewSpace, Promoted, Space, SpaceChange, SpaceScope};
+use percale_api::spaces::{Extraction, NewSpace, Promoted, Space, SpaceChange, SpaceScope};
 use percale_core::ObjectPath;
 use percale_core::access::Subject;
 use percale_core::path::SpaceName;
@@ -51,6 +51,27 @@ impl From<ScopeArg> for SpaceScope {
             ScopeArg::Private => Self::Private,
             ScopeArg::Members => Self::Members,
             ScopeArg::Public => Self::Public,
+        }
+    }
+}
+
+/// When headers are read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ExtractionArg {
+    /// Only when somebody asks
+    Off,
+    /// Soon after an object was written
+    Async,
+    /// Before a write is answered
+    Sync,
+}
+
+impl From<ExtractionArg> for Extraction {
+    fn from(mode: ExtractionArg) -> Self {
+        match mode {
+            ExtractionArg::Off => Self::Off,
+            ExtractionArg::Async => Self::Async,
+            ExtractionArg::Sync => Self::Sync,
         }
     }
 }
@@ -117,6 +138,7 @@ pub struct ShowArgs {
 #[command(after_help = "\
 Examples:
   percale space set climate --scope public
+  percale space set climate --extraction sync   headers are read before a write is answered
   percale space set climate --store lustre      new data goes there from now on")]
 pub struct SetArgs {
     /// Its name
@@ -127,6 +149,9 @@ pub struct SetArgs {
     /// The store that new data goes to
     #[arg(long, value_name = "STORE")]
     store: Option<String>,
+    /// When the headers of its objects are read for what they say
+    #[arg(long, value_name = "WHEN")]
+    extraction: Option<ExtractionArg>,
 }
 
 /// `percale space promote`
@@ -204,11 +229,12 @@ pub async fn run(command: SpaceCommand, context: &Context) -> Result {
             output.one(&space, |space| space.name.to_string(), show)
         }
         SpaceCommand::Set(args) => {
-            if args.scope.is_none() && args.store.is_none() {
+            if args.scope.is_none() && args.store.is_none() && args.extraction.is_none() {
                 let failure = Failure::usage("nothing to set");
-                return Err(failure.with_hint("Add --scope or --store."));
+                return Err(failure.with_hint("Add --scope, --store or --extraction."));
             }
-            let change = SpaceChange { scope: args.scope.map(Into::into), store: args.store };
+            let extraction = args.extraction.map(Into::into);
+            let change = SpaceChange { scope: args.scope.map(Into::into), store: args.store, extraction };
             let space = client.change_space(&args.name, &change).await?;
             output.one(&space, |space| space.name.to_string(), show)
         }
@@ -246,13 +272,18 @@ fn promoted(made: &Promoted) -> String {
 }
 
 fn show(space: &Space) -> String {
+    let unread = match space.unread {
+        Some(unread) if unread > 0 => format!(", {unread} records to look at"),
+        _ => String::new(),
+    };
     format!(
-        "space     {}\nid        {}\nowner     {}\nscope     {}\nstore     {}\nhome      {}\ncreated   {} UTC\nposition  {}",
+        "space     {}\nid        {}\nowner     {}\nscope     {}\nstore     {}\nheaders   {}{unread}\nhome      {}\ncreated   {} UTC\nposition  {}",
         space.name,
         space.id,
         space.owner,
         word(&space.scope),
         space.store.as_deref().unwrap_or("-"),
+        word(&space.extraction),
         space.home,
         time(space.created),
         space.position,

@@ -313,6 +313,7 @@ fn describe(spec: &TaskSpec) -> String {
         TaskSpec::Replicate { path, to, .. } => format!("replicate {} to {to}", show(path)),
         TaskSpec::Evict { path, from } => format!("evict {} from {from}", show(path)),
         TaskSpec::Import(import) => format!("import {} into {}", import.source, show(&import.to)),
+        TaskSpec::Extract { path } => format!("read the headers of {}", show(path)),
         TaskSpec::Empty { store } => format!("empty the store {store}"),
         _ => "other work".to_owned(),
     }

@@ -16,6 +16,7 @@
 
 mod across;
 mod checks;
+mod discover;
 mod disk;
 mod fabric;
 mod faults;
@@ -200,6 +201,7 @@ async fn run_checks(demo: &mut Demo, lines: &mut Lines) {
     lines.check("ingest", checks::ingest(demo)).await;
     lines.check("followers", across::followers(demo)).await;
     lines.check("listing", checks::listing(demo)).await;
+    lines.check("search", discover::search(demo)).await;
     lines.check("read back", checks::read_back(demo)).await;
     lines.check("small files", checks::small_files(demo)).await;
     lines.check("read afar", across::read(demo)).await;
@@ -237,6 +239,8 @@ fn next_steps(demo: &Demo, lines: &Lines) {
     lines.next("Next", "percale site list");
     lines.next("", &format!("percale ls -l percale:/{space}"));
     lines.next("", &format!("percale where percale:/{space}"));
+    lines.next("", &format!("percale search 'format:* path:/{space}'"));
+    lines.next("", &format!("percale header percale:{object}"));
     lines.next("", &format!("percale stat percale:{object}"));
     lines.next("", &format!("percale get percale:{object} ."));
     lines.next("", &format!("percale put -r ./mydata percale:/{space}/mydata"));

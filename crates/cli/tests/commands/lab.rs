@@ -67,7 +67,11 @@ impl Ran {
 impl Lab {
     /// Starts a site and makes the store and the space.
     pub fn new() -> Self {
-        let site = Site::start(SiteOptions::new(env!("CARGO_BIN_EXE_percale")));
+        Self::of(Site::start(SiteOptions::new(env!("CARGO_BIN_EXE_percale"))))
+    }
+
+    /// Makes the store and the space at a site.
+    pub fn of(site: Site) -> Self {
         let lab = Self { site, folder: tempfile::tempdir().unwrap() };
         let store = lab.site.directory().join("store");
         lab.run(["store", "add", "disk", "--posix", store.to_str().unwrap()]).ok();

@@ -15,6 +15,7 @@
 
 mod bench;
 mod faults;
+mod headers;
 mod import;
 mod lab;
 mod namespace;

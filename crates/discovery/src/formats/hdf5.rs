@@ -12,8 +12,8 @@ use hdf5_reader::{Attribute, Dataset, Hdf5File, OpenOptions};
 use percale_core::AttributeValue;
 use percale_core::attribute::{Float, MAX_ATTRIBUTE_VALUES};
 
-use super::{Unreadable, dotted};
-use crate::header::{Header, single, text_of, unsigned};
+use super::{Unreadable, dotted, single, text_of};
+use crate::header::{Header, unsigned};
 use crate::source::File;
 
 /// Most groups and datasets that are looked at.
@@ -112,7 +112,12 @@ impl Walk {
     }
 
     fn members(&mut self, group: &Group, path: &[String], header: &mut Header) -> Result<(), Unreadable> {
-        for attribute in group.attributes()? {
+        // What there is of the group otherwise is read all the same.
+        let attributes = group.attributes().unwrap_or_else(|error| {
+            header.fail(&format!("attributes of /{}: {error}", path.join("/")));
+            Vec::new()
+        });
+        for attribute in attributes {
             self.is_netcdf |= path.is_empty() && attribute.name == "_NCProperties";
             if !OF_DIMENSIONS.contains(&attribute.name.as_str()) {
                 self.attribute(&dotted("", path, &attribute.name), &attribute, header);
@@ -149,10 +154,13 @@ impl Walk {
         };
         let is_scale = text("CLASS").is_some_and(|class| class == "DIMENSION_SCALE");
         let named = text("NAME").unwrap_or_default();
+        let is_bare = is_scale && named.starts_with(NO_VARIABLE);
+        self.is_netcdf |=
+            is_bare || attributes.iter().any(|attribute| attribute.name.starts_with("_Netcdf4"));
         if is_scale && let Some(size) = dataset.shape().first() {
             self.dimensions.insert(dataset.address(), (dotted("dim.", path, dataset.name()), *size));
         }
-        if is_scale && named.starts_with(NO_VARIABLE) {
+        if is_bare {
             return;
         }
         let variable = dotted("var.", path, dataset.name());

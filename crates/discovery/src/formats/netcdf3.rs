@@ -7,8 +7,8 @@ use netcdf_reader::{NcAttrValue, NcFormat, NcGroup};
 use percale_core::AttributeValue;
 use percale_core::attribute::{Float, MAX_ATTRIBUTE_VALUES};
 
-use super::Unreadable;
-use crate::header::{Header, single, unsigned};
+use super::{Unreadable, single};
+use crate::header::{Header, unsigned};
 use crate::source::File;
 
 /// Largest file that is read as a whole where its header cannot be read by itself.

@@ -6,7 +6,7 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, StatusCode, Uri, header};
 use percale_api::Page;
-use percale_api::spaces::{NewHome, NewSpace, Promoted, Space, SpaceChange, SpaceScope};
+use percale_api::spaces::{Extraction, NewHome, NewSpace, Promoted, Space, SpaceChange, SpaceScope};
 use percale_core::access::{Caller, Subject};
 use percale_core::ids::StoreId;
 use percale_core::{ObjectPath, Position};
@@ -51,6 +51,12 @@ fn describe(app: &AppState, space: percale_catalog::Space, stores: &[percale_cat
             percale_catalog::SpaceScope::Public => SpaceScope::Public,
         },
         store: store.map(|store| store.name.clone()),
+        extraction: match space.extraction {
+            percale_catalog::ExtractionMode::Off => Extraction::Off,
+            percale_catalog::ExtractionMode::Async => Extraction::Async,
+            percale_catalog::ExtractionMode::Sync => Extraction::Sync,
+        },
+        unread: app.extraction.left(space.id),
         home,
         position: space.position.to_string(),
         created: space.created,
@@ -164,9 +170,15 @@ async fn change_space(
     let change = percale_catalog::SpaceChange {
         scope: change.scope.map(scope),
         store: store.map(Some),
+        extraction: change.extraction.map(|mode| match mode {
+            Extraction::Off => percale_catalog::ExtractionMode::Off,
+            Extraction::Async => percale_catalog::ExtractionMode::Async,
+            Extraction::Sync => percale_catalog::ExtractionMode::Sync,
+        }),
         ..Default::default()
     };
     let space = app.catalog.update_space(&caller, &name, change).await?;
+    app.extraction.note(&space);
     app.stores.forget_space(&name);
     Ok((position_header(space.position), Json(describe(&app, space, &stores))).into_response())
 }

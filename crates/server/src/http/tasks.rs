@@ -26,6 +26,7 @@ use super::paging::{Paging, limit, page};
 use super::{forward, header_value, idempotency};
 use crate::app::system_caller;
 use crate::authorize::{authorize, limited};
+use crate::extraction::may_extract;
 use crate::fetch::may_verify;
 use crate::tasks::import::may_import;
 use crate::tasks::{Stored, may_be_emptied};
@@ -186,7 +187,7 @@ async fn place_of(app: &AppState, spec: &TaskSpec) -> Result<Option<Arc<Member>>
         TaskSpec::Copy { at: Some(site), .. } | TaskSpec::Sync { at: Some(site), .. } => {
             other_site(app, site)
         }
-        TaskSpec::Delete { path } => match path.space() {
+        TaskSpec::Delete { path } | TaskSpec::Extract { path } => match path.space() {
             Some(space) => forward::home_of(app, &space).await,
             None => Ok(None),
         },
@@ -208,9 +209,10 @@ async fn to_its_site(
 ) -> Result<Task> {
     validate(caller, &task)?;
     let (path, allowed) = match &task.spec {
-        TaskSpec::Replicate { path, .. } | TaskSpec::Evict { path, .. } | TaskSpec::Delete { path } => {
-            (path, limited(caller, path, Permission::Write)?)
-        }
+        TaskSpec::Replicate { path, .. }
+        | TaskSpec::Evict { path, .. }
+        | TaskSpec::Delete { path }
+        | TaskSpec::Extract { path } => (path, limited(caller, path, Permission::Write)?),
         TaskSpec::Copy { from, to, .. } | TaskSpec::Sync { from, to, .. } => {
             let mut allowed = limited(caller, from, Permission::Read)?;
             allowed.scopes.extend(limited(caller, to, Permission::Write)?.scopes);
@@ -330,6 +332,13 @@ async fn check(app: &AppState, caller: &Caller, spec: &TaskSpec) -> Result<()> {
             needs(path, Permission::Write).await
         }
         TaskSpec::Evict { path, .. } => needs(path, Permission::Write).await,
+        TaskSpec::Extract { path } if path.is_root() => {
+            Err(ApiError::invalid("headers are read in one space: name it").with_path(path))
+        }
+        TaskSpec::Extract { path } => {
+            needs(path, Permission::Write).await?;
+            may_extract(app, path).await
+        }
         TaskSpec::Import(import) => may_import(app, caller, import).await,
         TaskSpec::Empty { store } => {
             require_admin(caller, "emptying a store")?;

@@ -8,6 +8,7 @@ mod copy;
 mod delete;
 mod empty;
 mod evict;
+mod extract;
 mod home;
 pub(crate) mod import;
 mod progress;
@@ -104,6 +105,7 @@ impl Stored {
             TaskSpec::Evict { .. } => "evict",
             TaskSpec::Empty { .. } => "empty",
             TaskSpec::Import(_) => "import",
+            TaskSpec::Extract { .. } => "extract",
             _ => "unknown",
         }
     }
@@ -120,7 +122,8 @@ fn brings_bytes(spec: &TaskSpec) -> bool {
 }
 
 /// The kinds that this release works on.
-const KINDS: &[&str] = &["verify", "delete", "copy", "sync", "replicate", "evict", "empty", "import"];
+const KINDS: &[&str] =
+    &["verify", "delete", "copy", "sync", "replicate", "evict", "empty", "import", "extract"];
 
 /// The tasks that this server works on.
 pub struct Tasks {
@@ -310,6 +313,7 @@ impl Attempt {
             TaskSpec::Evict { path, .. } => evict::run(self, &path).await,
             TaskSpec::Empty { store } => empty::run(self, &store).await,
             TaskSpec::Import(import) => import::run(self, &import).await,
+            TaskSpec::Extract { path } => extract::run(self, &path).await,
             _ => Err(ApiError::new(ErrorCode::Unsupported, "this release does not know this kind of task")),
         }
     }

@@ -27,6 +27,7 @@ use tokio::sync::mpsc;
 use super::replicate::space_of;
 use super::{Attempt, Stored};
 use crate::authorize::authorize;
+use crate::extraction::{drain, may_extract};
 use crate::http::auth::require_admin;
 use crate::{ApiError, AppState, Result};
 pub(crate) use hash::hash_one;
@@ -67,6 +68,9 @@ pub(crate) async fn may_import(app: &AppState, caller: &Caller, import: &Import)
     }
     if follow_s.is_some() && import.dry_run {
         return Err(ApiError::invalid("a dry run is done once"));
+    }
+    if import.extract {
+        may_extract(app, to).await?;
     }
     filter(import)?;
     authorize(&app.catalog, caller, to, Permission::Write).await?;
@@ -117,6 +121,9 @@ pub(super) async fn run(attempt: &Attempt, import: &Import) -> Result<()> {
     let position = furthest.into_inner().unwrap_or_else(PoisonError::into_inner);
     if let Some(position) = position {
         settle(&attempt.app, position).await;
+    }
+    if import.extract && !import.dry_run {
+        drain(app, &import.to).await?;
     }
     let has_news = ["registered", "changed"].iter().any(|what| attempt.progress.counted(what) > 0);
     if import.hash == Hashing::Later && !import.dry_run && has_news {

@@ -1,0 +1,239 @@
+//! What stands in the headers of files: read as a space says, found by search, whatever happens meanwhile.
+
+use std::io::Read as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use percale_samples::netcdf3::{Dataset, Dimension, Type, Value, Variable};
+use percale_testkit::process::{Site, SiteOptions};
+use percale_testkit::wait;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::json;
+
+use crate::lab::Lab;
+
+/// A file with a title, a dimension and a variable.
+fn netcdf(title: &str) -> Vec<u8> {
+    let text = |text: &str| Value::Text(text.into());
+    let dataset = Dataset {
+        dimensions: vec![Dimension { name: "x".into(), len: 3, is_record: false }],
+        attributes: vec![
+            ("title".into(), text(title)),
+            ("level".into(), Value::Ints(vec![500])),
+            ("scale".into(), Value::Floats(vec![0.1])),
+            ("time_coverage_start".into(), text("2018-03-01")),
+        ],
+        variables: vec![Variable {
+            name: "tas".into(),
+            dimensions: vec![0],
+            kind: Type::Float,
+            attributes: vec![("units".into(), text("K"))],
+        }],
+    };
+    let mut bytes = Vec::new();
+    dataset.write(&mut bytes, |_, _, out| out.extend([1.0, 2.0, 3.0])).unwrap();
+    bytes
+}
+
+fn put(lab: &Lab, name: &str, bytes: &[u8]) {
+    let file = lab.write("file", bytes);
+    lab.run(["put", "--overwrite", file.to_str().unwrap(), &format!("percale:/lab/{name}")]).ok();
+}
+
+fn found(lab: &Lab, query: &str) -> Vec<String> {
+    let found = lab.run(["search", query]);
+    // Until the first attribute of a name is there, none is known.
+    if found.code == 2 { Vec::new() } else { found.ok().out.lines().map(str::to_owned).collect() }
+}
+
+fn soon(lab: &Lab, query: &str, wanted: &[&str]) {
+    let wanted: Vec<String> = wanted.iter().map(|name| format!("percale:/lab/{name}")).collect();
+    wait::until(query, Duration::from_secs(60), || (found(lab, query) == wanted).then_some(()));
+}
+
+/// The processes that read headers for a site.
+fn readers(site: &Site) -> Vec<Pid> {
+    let server = site.pid().as_raw_nonzero().to_string();
+    let children = format!("/proc/{server}/task/{server}/children");
+    let mut all = std::fs::read_to_string(children).unwrap_or_default();
+    for task in std::fs::read_dir(format!("/proc/{server}/task")).into_iter().flatten().flatten() {
+        all.push(' ');
+        all.push_str(&std::fs::read_to_string(task.path().join("children")).unwrap_or_default());
+    }
+    let mut pids: Vec<i32> = all.split_whitespace().filter_map(|pid| pid.parse().ok()).collect();
+    pids.sort_unstable();
+    pids.dedup();
+    pids.into_iter().filter_map(Pid::from_raw).collect()
+}
+
+#[test]
+fn headers_are_read_soon_shown_and_read_again_when_they_change() {
+    let lab = Lab::new();
+    put(&lab, "a.nc", &netcdf("first"));
+    put(&lab, "note.txt", b"no header");
+    soon(&lab, "title=first", &["a.nc"]);
+    for query in [
+        "var.tas.units:K",
+        "level>499",
+        "scale=0.1",
+        "dim.x=3",
+        "format:netcdf3",
+        "time_coverage_start:2018-03",
+    ] {
+        assert_eq!(found(&lab, query), ["percale:/lab/a.nc"], "{query}");
+    }
+    let shown = lab.line("header percale:/lab/a.nc").ok().out;
+    for line in ["  dimension x = 3", "  variable tas: float32[3]", "    units = K", "  title = first"] {
+        assert!(shown.lines().any(|shown| shown == line), "{line}: {shown}");
+    }
+    let header = lab.line("--json header percale:/lab/a.nc").ok().json();
+    assert_eq!(header["variables"]["tas"]["shape"], json!([{"integer": 3}]));
+    let said = lab.line("meta get percale:/lab/a.nc").ok().out;
+    assert!(said.lines().any(|line| line == "title = first  (text, header)"), "{said}");
+    lab.line("header percale:/lab/note.txt").code(3);
+    put(&lab, "a.nc", &netcdf("second"));
+    soon(&lab, "title=second", &["a.nc"]);
+    assert_eq!(found(&lab, "title:first"), Vec::<String>::new());
+    // What became something else says nothing any more.
+    put(&lab, "a.nc", b"not a header");
+    soon(&lab, "format:* path:/lab", &[]);
+}
+
+#[test]
+fn a_space_says_when_and_anybody_who_may_write_may_ask() {
+    let lab = Lab::new();
+    lab.line("space set lab --extraction off").ok();
+    put(&lab, "a.nc", &netcdf("first"));
+    std::thread::sleep(Duration::from_secs(2));
+    assert_eq!(found(&lab, "format:*"), Vec::<String>::new());
+    lab.line("meta extract percale:/lab").ok();
+    assert_eq!(found(&lab, "title=first"), ["percale:/lab/a.nc"]);
+    // Each write is answered when it can be found.
+    let set = lab.line("--json space set lab --extraction sync").ok().json();
+    assert_eq!(set["extraction"], "sync");
+    for n in 0..20 {
+        put(&lab, &format!("{n}.nc"), &netcdf(&format!("file {n}")));
+        assert_eq!(found(&lab, &format!("title='file {n}'")), [format!("percale:/lab/{n}.nc")]);
+    }
+    let shown = lab.line("space show lab").ok().out;
+    assert!(shown.contains("headers   sync"), "{shown}");
+    lab.line("space set lab").code(2);
+    lab.line("space set lab --extraction sometimes").code(2);
+    lab.line("meta extract percale:/lab/none").code(3);
+    lab.line("meta extract percale:/").code(2);
+}
+
+#[test]
+fn an_import_reads_the_headers_of_what_is_new() {
+    let lab = Lab::new();
+    let root = lab.path("native");
+    lab.write("native/run/a.nc", &netcdf("first"));
+    lab.write("native/run/b.nc", &netcdf("second"));
+    lab.run(["store", "add", "native", "--posix", root.to_str().unwrap(), "--native"]).ok();
+    lab.line("space set lab --extraction off").ok();
+    let site = lab.line("api GET /v1/site").ok().json()["name"].as_str().unwrap().to_owned();
+    let from = format!("{site}:{}", root.join("run").display());
+    lab.run(["import", &from, "percale:/lab/run", "--extract", "--hash", "never"]).ok();
+    assert_eq!(found(&lab, "title=first"), ["percale:/lab/run/a.nc"]);
+    lab.write("native/run/b.nc", &netcdf("changed"));
+    lab.run(["import", &from, "percale:/lab/run", "--extract"]).ok();
+    assert_eq!(found(&lab, "title=changed"), ["percale:/lab/run/b.nc"]);
+    assert_eq!(found(&lab, "format:netcdf3").len(), 2);
+}
+
+#[test]
+fn files_that_are_broken_say_so_and_harm_no_others() {
+    let lab = Lab::new();
+    let whole = netcdf("whole");
+    put(&lab, "cut.nc", &whole[..60]);
+    put(&lab, "a.nc", &whole);
+    let mut wrong = whole.clone();
+    wrong[8..16].fill(0xff);
+    put(&lab, "wrong.nc", &wrong);
+    soon(&lab, "title=whole", &["a.nc"]);
+    soon(&lab, "extraction.error:* name:cut.nc", &["cut.nc"]);
+    soon(&lab, "extraction.error:* name:wrong.nc", &["wrong.nc"]);
+    let failed = lab.line("meta extract percale:/lab").code(6);
+    assert!(failed.err.contains("cut.nc") || failed.out.contains("cut.nc"), "{} {}", failed.out, failed.err);
+}
+
+#[test]
+fn what_reads_headers_may_be_killed_and_nothing_is_missed() {
+    let mut lab = Lab::new();
+    for n in 0..40 {
+        lab.write(&format!("data/{n:02}.nc"), &netcdf(&format!("file {n}")));
+    }
+    let until = Instant::now() + Duration::from_secs(3);
+    let putting = lab.path("data");
+    lab.run(["put", "-r", putting.to_str().unwrap(), "percale:/lab"]).ok();
+    let mut killed = 0;
+    while Instant::now() < until {
+        for pid in readers(&lab.site) {
+            killed += usize::from(kill_process(pid, Signal::KILL).is_ok());
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert!(killed > 0, "no process reads headers");
+    // Some may have been taken for what ended the process; to read them again is all there is to do.
+    let count = |query: &str| found(&lab, query).len();
+    wait::until("all headers", Duration::from_secs(60), || {
+        (count("path:/lab/data extraction.error:*") + count("path:/lab/data format:*") == 40).then_some(())
+    });
+    lab.line("meta extract percale:/lab/data").ok();
+    assert_eq!(found(&lab, "path:/lab/data format:netcdf3").len(), 40);
+    // A server that dies with work in hand goes on from where it was.
+    lab.line("space set lab --extraction async").ok();
+    for n in 40..60 {
+        lab.write(&format!("more/{n}.nc"), &netcdf(&format!("file {n}")));
+    }
+    lab.run(["put", "-r", lab.path("more").to_str().unwrap(), "percale:/lab"]).ok();
+    lab.site.kill();
+    lab.site.restart();
+    let count = |query: &str| found(&lab, query).len();
+    wait::until("all headers", Duration::from_secs(60), || {
+        (count("path:/lab/more format:*") == 20).then_some(())
+    });
+    let position = |lab: &Lab| lab.line("--json space show lab").ok().json()["position"].clone();
+    let before = position(&lab);
+    lab.line("meta extract percale:/lab").ok();
+    assert_eq!(position(&lab), before, "nothing that is known is said again");
+}
+
+#[test]
+fn what_reads_headers_is_shut_in() {
+    let mut reader = Command::new(env!("CARGO_BIN_EXE_percale"))
+        .arg("read-headers")
+        .env_clear()
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // `H`, four bytes of length, and what is open.
+    let mut hello = [0; 5 + 11];
+    reader.stdout.as_mut().unwrap().read_exact(&mut hello).unwrap();
+    let proc = Path::new("/proc").join(reader.id().to_string());
+    let status = std::fs::read_to_string(proc.join("status")).unwrap();
+    assert!(status.lines().any(|line| line == "Seccomp:\t2"), "{status}");
+    assert!(status.lines().any(|line| line == "NoNewPrivs:\t1"), "{status}");
+    let limits = std::fs::read_to_string(proc.join("limits")).unwrap();
+    for (what, limit) in
+        [("Max open files", "0"), ("Max file size", "0"), ("Max address space", "1073741824")]
+    {
+        let line = limits.lines().find(|line| line.starts_with(what)).unwrap();
+        assert_eq!(line[what.len()..].split_whitespace().next(), Some(limit), "{line}");
+    }
+    assert_eq!(&hello[5..], br#"{"open":[]}"#);
+    drop(reader.stdin.take());
+    assert!(reader.wait().unwrap().success(), "it ends when the pipe is closed");
+}
+
+#[test]
+fn a_server_may_leave_headers_to_others() {
+    let site = Site::start(SiteOptions::new(env!("CARGO_BIN_EXE_percale")).set("extraction.workers", "0"));
+    let lab = Lab::of(site);
+    put(&lab, "a.nc", &netcdf("first"));
+    let refused = lab.line("--json meta extract percale:/lab");
+    assert_eq!(refused.error()["code"], "unsupported");
+    assert_eq!(found(&lab, "format:*"), Vec::<String>::new());
+}

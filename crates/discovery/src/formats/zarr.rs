@@ -1,0 +1,129 @@
+//! Zarr, versions 2 and 3: what its objects of JSON say. The attributes are those of the object itself; where it has those of the arrays
+//! below it as well (consolidated metadata), these are variables.
+
+use percale_core::AttributeValue;
+use percale_core::attribute::Float;
+use serde_json::{Map, Value};
+
+use super::Unreadable;
+use crate::header::Header;
+use crate::source::File;
+
+/// Largest object that is read.
+const MAX_SIZE: u64 = 64 << 20;
+/// How deep values in values are followed.
+const MAX_DEPTH: usize = 8;
+
+/// Tells whether an object of this name has the metadata of Zarr.
+pub(super) fn is_metadata(name: &str) -> bool {
+    matches!(name, "zarr.json" | ".zattrs" | ".zarray" | ".zgroup" | ".zmetadata")
+}
+
+/// Reads an object.
+pub(super) fn read(file: &File, name: &str) -> Result<Header, Unreadable> {
+    if file.size() > MAX_SIZE {
+        return Err(Unreadable::new("metadata of Zarr have at most 64 MiB"));
+    }
+    let bytes = file.beginning(MAX_SIZE as usize)?;
+    let whole: Value = serde_json::from_slice(&bytes).map_err(|error| Unreadable::new(error.to_string()))?;
+    let Value::Object(whole) = whole else { return Err(Unreadable::new("it is no JSON object")) };
+    let mut header = Header::of_format("zarr");
+    match name {
+        ".zattrs" => attributes(&mut header, "", &whole),
+        ".zarray" => array(&mut header, "", &whole),
+        ".zmetadata" => {
+            for (path, node) in nodes(&whole, "metadata") {
+                let (path, last) = path.rsplit_once('/').unwrap_or(("", path));
+                match last {
+                    ".zattrs" => attributes(&mut header, &before(path), node),
+                    ".zarray" => array(&mut header, &before(path), node),
+                    _ => {}
+                }
+            }
+        }
+        _ => {
+            node(&mut header, "", &whole);
+            let below = whole.get("consolidated_metadata").and_then(Value::as_object);
+            for (path, inner) in below.into_iter().flat_map(|below| nodes(below, "metadata")) {
+                node(&mut header, &before(path), inner);
+            }
+        }
+    }
+    Ok(header)
+}
+
+fn nodes<'a>(
+    of: &'a Map<String, Value>,
+    name: &str,
+) -> impl Iterator<Item = (&'a str, &'a Map<String, Value>)> {
+    let nodes = of.get(name).and_then(Value::as_object);
+    nodes.into_iter().flatten().filter_map(|(path, node)| Some((path.as_str(), node.as_object()?)))
+}
+
+/// What stands before the attributes of a node below the one that is read.
+fn before(path: &str) -> String {
+    match path.trim_matches('/') {
+        "" => String::new(),
+        path => format!("var.{}", path.replace('/', ".")),
+    }
+}
+
+fn node(header: &mut Header, name: &str, node: &Map<String, Value>) {
+    if node.get("node_type").and_then(Value::as_str) == Some("array") {
+        array(header, name, node);
+    }
+    if let Some(Value::Object(found)) = node.get("attributes") {
+        attributes(header, name, found);
+    }
+}
+
+fn array(header: &mut Header, name: &str, array: &Map<String, Value>) {
+    let join = |key: &str| if name.is_empty() { key.to_owned() } else { format!("{name}.{key}") };
+    let kind = array.get("data_type").or_else(|| array.get("dtype"));
+    let kind = match kind {
+        Some(Value::String(kind)) => kind.clone(),
+        Some(kind) => kind.get("name").and_then(Value::as_str).unwrap_or("other").to_owned(),
+        None => return,
+    };
+    header.text(&if name.is_empty() { "dtype".to_owned() } else { name.to_owned() }, kind);
+    for key in ["shape", "dimension_names"] {
+        if let Some(value) = array.get(key) {
+            add(header, &join(key), value, 0);
+        }
+    }
+}
+
+fn attributes(header: &mut Header, name: &str, found: &Map<String, Value>) {
+    for (key, value) in found {
+        // By which xarray keeps the names of dimensions in version 2.
+        let key = if key == "_ARRAY_DIMENSIONS" { "dimension_names" } else { key };
+        let name = if name.is_empty() { key.to_owned() } else { format!("{name}.{key}") };
+        add(header, &name, value, 0);
+    }
+}
+
+/// Adds a value of JSON: lists have several values, what is in objects has their names before it.
+fn add(header: &mut Header, name: &str, value: &Value, depth: usize) {
+    if depth > MAX_DEPTH {
+        return header.leave_out(1);
+    }
+    match value {
+        Value::Null => header.add(name, []),
+        Value::Object(parts) => {
+            for (key, part) in parts {
+                add(header, &format!("{name}.{key}"), part, depth + 1);
+            }
+        }
+        Value::Array(parts) if parts.is_empty() => header.add(name, []),
+        Value::Array(parts) => parts.iter().for_each(|part| add(header, name, part, depth + 1)),
+        Value::String(text) => header.text(name, text.as_str()),
+        Value::Bool(is_so) => header.add(name, [AttributeValue::Bool(*is_so)]),
+        Value::Number(number) => header.add(
+            name,
+            [match number.as_i64() {
+                Some(number) => AttributeValue::Integer(number),
+                None => AttributeValue::Float(Float(number.as_f64().unwrap_or(f64::NAN))),
+            }],
+        ),
+    }
+}

@@ -1,0 +1,293 @@
+//! What is found in files of each format, made here byte by byte or by the writer of the format.
+
+#![allow(clippy::unwrap_used, reason = "a test says what it expects by failing")]
+
+use std::io::Write as _;
+use std::sync::Arc;
+
+use flate2::write::GzEncoder;
+use parquet::data_type::{ByteArrayType, Int64Type};
+use parquet::file::metadata::KeyValue;
+use parquet::file::properties::WriterProperties;
+use parquet::file::writer::SerializedFileWriter;
+use parquet::schema::parser::parse_message_type;
+use percale_core::AttributeValue;
+use percale_discovery::formats;
+use percale_discovery::source::{File, Source};
+
+struct InMemory(Vec<u8>);
+
+impl Source for InMemory {
+    fn size(&self) -> u64 {
+        self.0.len() as u64
+    }
+
+    fn read(&self, offset: u64, len: usize) -> std::io::Result<Vec<u8>> {
+        self.0.as_slice().read(offset, len)
+    }
+}
+
+/// Reads a file, and shows each attribute as `name=value, value (type)`.
+fn read(name: &str, bytes: &[u8]) -> Vec<String> {
+    let file = File::new(Arc::new(InMemory(bytes.to_vec())));
+    let header = formats::read(&file, name).unwrap_or_else(|error| panic!("{name}: {error}"));
+    let show = |values: &[AttributeValue]| {
+        let shown: Vec<String> = values.iter().map(ToString::to_string).collect();
+        format!("{} ({})", shown.join(", "), values.last().map_or("", AttributeValue::type_name))
+    };
+    let found = header.map(|header| header.finish()).unwrap_or_default();
+    found.into_iter().map(|one| format!("{}={}", one.name, show(&one.values))).collect()
+}
+
+#[track_caller]
+fn has(found: &[String], wanted: &[&str]) {
+    for wanted in wanted {
+        assert!(found.iter().any(|found| found == wanted), "{wanted}: {found:#?}");
+    }
+}
+
+/// Each beginning of a file is an answer, too.
+fn cut(name: &str, bytes: &[u8]) {
+    for len in 0..bytes.len().min(4096) {
+        let file = File::new(Arc::new(InMemory(bytes[..len].to_vec())));
+        let _ = formats::read(&file, name).map(|header| header.map(|header| header.finish()));
+    }
+}
+
+fn cards(cards: &[&str]) -> Vec<u8> {
+    let mut bytes: Vec<u8> = cards.iter().flat_map(|card| format!("{card:80}").into_bytes()).collect();
+    bytes.resize(bytes.len().div_ceil(2880) * 2880, b' ');
+    bytes
+}
+
+#[test]
+fn fits() {
+    let mut bytes = cards(&[
+        "SIMPLE  =                    T / conforms",
+        "BITPIX  =                  -32",
+        "NAXIS   =                    2",
+        "NAXIS1  =                   10",
+        "NAXIS2  =                   20",
+        "OBJECT  = 'M 31    '           / a galaxy",
+        "EXPTIME =                 12.5",
+        "DATE-OBS= '2018-03-01T10:20:30'",
+        "LONG    = 'a text that goes &'",
+        "CONTINUE  'on'",
+        "HISTORY was made",
+        "END",
+    ]);
+    bytes.resize(bytes.len() + 2880, 0);
+    bytes.extend(cards(&[
+        "XTENSION= 'IMAGE   '",
+        "BITPIX  =                   16",
+        "NAXIS   =                    1",
+        "NAXIS1  =                    5",
+        "PCOUNT  =                    0",
+        "GCOUNT  =                    1",
+        "EXTNAME = 'MASK    '",
+        "END",
+    ]));
+    bytes.resize(bytes.len() + 2880, 0);
+    let found = read("x.fits", &bytes);
+    has(
+        &found,
+        &[
+            "format=fits (text)",
+            "OBJECT=M 31 (text)",
+            "EXPTIME=12.5 (float)",
+            "SIMPLE=true (bool)",
+            "DATE-OBS=2018-03-01T10:20:30, 2018-03-01T10:20:30Z (time)",
+            "LONG=a text that goes on (text)",
+            "HISTORY=was made (text)",
+            "var.primary=float32 (text)",
+            "var.primary.shape=20, 10 (integer)",
+            "MASK.BITPIX=16 (integer)",
+            "var.MASK.shape=5 (integer)",
+        ],
+    );
+    cut("x.fits", &bytes);
+}
+
+/// Tags: number, type, count, and the four bytes of the value or its place.
+fn tiff(tags: &[(u16, u16, u32, u32)], behind: &[u8]) -> Vec<u8> {
+    let mut bytes = b"II*\0\x08\0\0\0".to_vec();
+    bytes.extend((tags.len() as u16).to_le_bytes());
+    for (tag, kind, count, value) in tags {
+        bytes.extend(tag.to_le_bytes());
+        bytes.extend(kind.to_le_bytes());
+        bytes.extend(count.to_le_bytes());
+        bytes.extend(value.to_le_bytes());
+    }
+    bytes.extend([0; 4]);
+    bytes.extend(behind);
+    bytes
+}
+
+#[test]
+fn geotiff() {
+    let at = 8 + 2 + 12 * 12 + 4;
+    let keys: Vec<u8> = [1u16, 1, 0, 1, 3072, 0, 1, 32633].into_iter().flat_map(u16::to_le_bytes).collect();
+    let behind = [b"a field\0".as_slice(), &keys].concat();
+    let bytes = tiff(
+        &[
+            (256, 3, 1, 640),
+            (257, 3, 1, 480),
+            (258, 3, 1, 8),
+            (259, 3, 1, 1),
+            (262, 3, 1, 1),
+            (270, 2, 8, at),
+            (273, 4, 1, 8),
+            (277, 3, 1, 1),
+            (278, 3, 1, 480),
+            (279, 4, 1, 16),
+            (34735, 3, 8, at + 8),
+            (65000, 4, 1, 7),
+        ],
+        &behind,
+    );
+    let found = read("x.tif", &bytes);
+    has(
+        &found,
+        &[
+            "format=tiff (text)",
+            "ImageWidth=640 (integer)",
+            "ImageLength=480 (integer)",
+            "ImageDescription=a field (text)",
+            "epsg=32633 (integer)",
+            "tag65000=7 (integer)",
+        ],
+    );
+    assert!(!found.iter().any(|found| found.starts_with("StripOffsets")), "{found:?}");
+    cut("x.tif", &bytes);
+}
+
+#[test]
+fn pictures() {
+    let mut png = b"\x89PNG\r\n\x1a\n\0\0\0\x0dIHDR\0\0\x02\x80\0\0\x01\xe0\x08\x02\0\0\0".to_vec();
+    png.extend([0; 4]);
+    png.extend(b"\0\0\0\0IEND\xae\x42\x60\x82");
+    has(&read("x.png", &png), &["format=png (text)", "width=640 (integer)", "height=480 (integer)"]);
+    cut("x.png", &png);
+    let at = 8 + 2 + 2 * 12 + 4;
+    let exif = tiff(&[(271, 2, 6, at), (306, 2, 20, at + 6)], b"Maker\x002018:03:01 10:20:30\0");
+    let mut jpeg = b"\xff\xd8\xff\xe1".to_vec();
+    jpeg.extend((exif.len() as u16 + 8).to_be_bytes());
+    jpeg.extend(b"Exif\0\0");
+    jpeg.extend(&exif);
+    jpeg.extend(b"\xff\xc0\0\x0b\x08\x01\xe0\x02\x80\x01\x01\x11\0\xff\xd9");
+    has(
+        &read("x.jpg", &jpeg),
+        &[
+            "format=jpeg (text)",
+            "width=640 (integer)",
+            "height=480 (integer)",
+            "Make=Maker (text)",
+            "DateTime=2018:03:01 10:20:30, 2018-03-01T10:20:30Z (time)",
+        ],
+    );
+    cut("x.jpg", &jpeg);
+}
+
+#[test]
+fn nifti() {
+    let mut bytes = vec![0; 352];
+    bytes[..4].copy_from_slice(&348i32.to_le_bytes());
+    for (n, size) in [3i16, 64, 32, 16].into_iter().enumerate() {
+        bytes[40 + n * 2..][..2].copy_from_slice(&size.to_le_bytes());
+    }
+    bytes[70..72].copy_from_slice(&16i16.to_le_bytes());
+    bytes[72..74].copy_from_slice(&32i16.to_le_bytes());
+    for (n, size) in [1.0f32, 2.0, 2.0, 3.5].into_iter().enumerate() {
+        bytes[76 + n * 4..][..4].copy_from_slice(&size.to_le_bytes());
+    }
+    bytes[123] = 2 | 8;
+    bytes[148..152].copy_from_slice(b"scan");
+    bytes[344..348].copy_from_slice(b"n+1\0");
+    let mut packed = GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    packed.write_all(&bytes).unwrap();
+    for (name, bytes) in [("x.nii", bytes), ("x.nii.gz", packed.finish().unwrap())] {
+        let found = read(name, &bytes);
+        has(
+            &found,
+            &[
+                "format=nifti (text)",
+                "datatype=float32 (text)",
+                "dim=64, 32, 16 (integer)",
+                "pixdim=2.0, 2.0, 3.5 (float)",
+                "descrip=scan (text)",
+            ],
+        );
+        cut(name, &bytes);
+    }
+}
+
+#[test]
+fn parquet_footers() {
+    let schema =
+        "message schema { REQUIRED INT64 run; OPTIONAL group at { REQUIRED BYTE_ARRAY name (UTF8); } }";
+    let schema = Arc::new(parse_message_type(schema).unwrap());
+    let told = vec![KeyValue::new("campaign".into(), "spring".to_owned())];
+    let properties = WriterProperties::builder().set_key_value_metadata(Some(told)).build();
+    let mut writer = SerializedFileWriter::new(Vec::new(), schema, Arc::new(properties)).unwrap();
+    let mut group = writer.next_row_group().unwrap();
+    let mut column = group.next_column().unwrap().unwrap();
+    column.typed::<Int64Type>().write_batch(&[1, 2, 3], None, None).unwrap();
+    column.close().unwrap();
+    let mut column = group.next_column().unwrap().unwrap();
+    column.typed::<ByteArrayType>().write_batch(&["a".into(), "b".into()], Some(&[1, 0, 1]), None).unwrap();
+    column.close().unwrap();
+    group.close().unwrap();
+    let bytes = writer.into_inner().unwrap();
+    has(
+        &read("x.parquet", &bytes),
+        &[
+            "format=parquet (text)",
+            "dim.row=3 (integer)",
+            "row_groups=1 (integer)",
+            "var.run=int64 (text)",
+            "var.at.name=utf8 (text)",
+            "campaign=spring (text)",
+        ],
+    );
+    cut("x.parquet", &bytes);
+}
+
+#[test]
+fn zarr() {
+    let group = br#"{"zarr_format":3,"node_type":"group","attributes":{"title":"t","list":[1,2.5],"deep":{"a":true}},
+        "consolidated_metadata":{"metadata":{"tas":{"node_type":"array","shape":[12,180],"data_type":"float32",
+        "dimension_names":["time","lat"],"attributes":{"units":"K"}}}}}"#;
+    has(
+        &read("zarr.json", group),
+        &[
+            "format=zarr (text)",
+            "title=t (text)",
+            "list=1, 2.5 (float)",
+            "deep.a=true (bool)",
+            "var.tas=float32 (text)",
+            "var.tas.shape=12, 180 (integer)",
+            "var.tas.dimension_names=time, lat (text)",
+            "var.tas.units=K (text)",
+        ],
+    );
+    let two = br#"{"metadata":{".zattrs":{"title":"t"},"tas/.zarray":{"shape":[3],"dtype":"<f4"},"tas/.zattrs":{"units":"K"}}}"#;
+    has(&read(".zmetadata", two), &["title=t (text)", "var.tas=<f4 (text)", "var.tas.units=K (text)"]);
+    has(&read(".zarray", br#"{"shape":[3],"dtype":"<f4"}"#), &["dtype=<f4 (text)", "shape=3 (integer)"]);
+    has(&read(".zattrs", br#"{"units":"K"}"#), &["units=K (text)"]);
+    assert!(read("other.json", group).is_empty(), "JSON of others is not looked at");
+    let deep = format!("{}{}", "[".repeat(10_000), "]".repeat(10_000));
+    let file = File::new(Arc::new(InMemory(deep.into_bytes())));
+    assert!(formats::read(&file, "zarr.json").is_err());
+    cut("zarr.json", group);
+}
+
+#[test]
+fn tables() {
+    has(
+        &read("x.csv", "\u{feff}time,\"near, surface\",caf\u{e9}\n1,2,3\n".as_bytes()),
+        &["format=csv (text)", "columns=3 (integer)"],
+    );
+    has(&read("x.TSV", b"time\ttas\n1\t2\n"), &["column=time, tas (text)", "format=tsv (text)"]);
+    assert!(read("x.txt", b"time,tas\n").is_empty());
+    cut("x.csv", b"time,\"tas\n");
+}

@@ -1,0 +1,196 @@
+//! What the readers of headers find, beside what h5py and netCDF4 see in files that others made; and what they do with files that are
+//! broken on purpose.
+
+#![allow(clippy::unwrap_used, reason = "a test says what it expects by failing")]
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use percale_discovery::formats;
+use percale_discovery::source::File;
+
+/// Where Debian packages put the samples (scripts/bootstrap installs them).
+const SAMPLES: [&str; 4] =
+    ["/usr/share/ferret-vis/data", "/usr/share/ncarg", "/usr/share/gmt-gshhg", "/usr/share/python-tables"];
+
+fn python() -> PathBuf {
+    let tools = std::env::var_os("PERCALE_TEST_TOOLS").map(PathBuf::from);
+    let tools = tools.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.tools"));
+    tools.canonicalize().unwrap_or(tools).join("venv/bin/python3")
+}
+
+/// Returns the folders with samples, or says that there are none.
+fn folders() -> Option<Vec<&'static str>> {
+    let found: Vec<&str> = SAMPLES.into_iter().filter(|folder| Path::new(folder).is_dir()).collect();
+    let has_python = Command::new(python()).args(["-c", "import h5py, netCDF4"]).output();
+    if found.is_empty() || !has_python.is_ok_and(|output| output.status.success()) {
+        println!("skipped: without sample files, h5py and netCDF4 (scripts/bootstrap test installs them)");
+        return None;
+    }
+    Some(found)
+}
+
+#[test]
+fn every_attribute_that_others_see_is_found_with_its_type() {
+    let Some(folders) = folders() else { return };
+    let own = std::env::current_exe().unwrap();
+    let headers = own.parent().unwrap().parent().unwrap().join("examples/headers");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/compare.py");
+    let output = Command::new(python()).arg(script).arg(headers).args(&folders).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    println!("{said}");
+    if folders.len() == SAMPLES.len() {
+        let last: serde_json::Value = serde_json::from_str(said.lines().last().unwrap()).unwrap();
+        assert!(last["attributes"].as_u64().unwrap() > 8000, "{last}");
+    }
+}
+
+/// Makes a file of each kind that is broken in some way, and a whole one.
+const HOSTILE: &str = r#"
+import h5py, netCDF4, numpy, sys
+def hdf5(name):
+    return h5py.File(f"{sys.argv[1]}/{name}", "w", libver=sys.argv[2])
+with hdf5("whole.h5") as file:
+    file.attrs["title"] = "whole"
+    file.create_dataset("a/b/c", data=numpy.arange(10)).attrs["units"] = "K"
+with hdf5("cycle.h5") as file:
+    group = file.create_group("a/b")
+    group["up"] = file["a"]
+    group["soft"] = h5py.SoftLink("/a/b/soft")
+    group["gone"] = h5py.SoftLink("/nowhere")
+    group["outside"] = h5py.ExternalLink("/etc/passwd", "/")
+    file.attrs["title"] = "cycle"
+with hdf5("deep.h5") as file:
+    group = file
+    for n in range(500):
+        group = group.create_group("g")
+    file.attrs["title"] = "deep"
+with hdf5("many.h5") as file:
+    group = file.create_group("many")
+    for n in range(int(sys.argv[3])):
+        group.attrs[f"a{n}"] = n
+    file.attrs["title"] = "many"
+with hdf5("strange.h5") as file:
+    file.attrs["title"] = "strange"
+    file.attrs["nan"] = [numpy.nan, numpy.inf, -numpy.inf]
+    file.attrs["latin"] = numpy.bytes_(b"caf\xe9")
+    file.attrs["empty"] = h5py.Empty("f")
+    file.attrs["bool"] = True
+    file.attrs["half"] = numpy.float16(0.5)
+    file.attrs["large"] = numpy.uint64(2**64 - 1)
+    file.attrs["long"] = "x" * 60_000
+    file.attrs["row"] = numpy.arange(5000)
+with netCDF4.Dataset(f"{sys.argv[1]}/three.nc", "w", format="NETCDF3_CLASSIC") as file:
+    file.title = "three"
+    file.createDimension("x", 3)
+    file.createVariable("v", "f4", ("x",)).units = "K"
+"#;
+
+/// What a file of [`HOSTILE`] says, by name.
+fn read(bytes: Vec<u8>) -> Result<Vec<(String, Vec<percale_core::AttributeValue>)>, String> {
+    let file = File::new(Arc::new(InMemory(bytes)));
+    let header = formats::read(&file, "x").map_err(|error| error.to_string())?;
+    let found = header.map(|header| header.finish()).unwrap_or_default();
+    Ok(found.into_iter().map(|one| (one.name.to_string(), one.values)).collect())
+}
+
+struct InMemory(Vec<u8>);
+
+impl percale_discovery::source::Source for InMemory {
+    fn size(&self) -> u64 {
+        self.0.len() as u64
+    }
+
+    fn read(&self, offset: u64, len: usize) -> std::io::Result<Vec<u8>> {
+        self.0.as_slice().read(offset, len)
+    }
+}
+
+fn hostile(folder: &Path, form: &str) -> bool {
+    let Some(_) = folders() else { return false };
+    // More in one object than there may be.
+    let many = "30000";
+    let made = Command::new(python()).args(["-c", HOSTILE]).arg(folder).args([form, many]).output().unwrap();
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    true
+}
+
+#[test]
+fn files_that_are_made_to_break_readers_are_read_as_far_as_they_can_be() {
+    for form in ["earliest", "latest"] {
+        let folder = tempfile::tempdir().unwrap();
+        if !hostile(folder.path(), form) {
+            return;
+        }
+        for name in ["whole.h5", "cycle.h5", "deep.h5", "many.h5", "strange.h5", "three.nc"] {
+            let began = Instant::now();
+            let found = read(std::fs::read(folder.path().join(name)).unwrap());
+            let found = found.unwrap_or_else(|error| panic!("{form} {name}: {error}"));
+            let of = |wanted: &str| found.iter().find(|(name, _)| name == wanted).map(|(_, values)| values);
+            let title = name.split('.').next().unwrap();
+            assert_eq!(of("title").unwrap()[0].to_string(), title, "{form} {name}");
+            assert!(began.elapsed() < Duration::from_secs(30), "{form} {name}: {:?}", began.elapsed());
+            let shown = |wanted: &str| {
+                of(wanted)
+                    .map(|values| values.iter().map(|value| value.to_string()).collect::<Vec<_>>().join(" "))
+            };
+            match name {
+                "whole.h5" => {
+                    assert_eq!(shown("var.a.b.c.units").as_deref(), Some("K"));
+                    assert_eq!(shown("var.a.b.c").as_deref(), Some("int64"));
+                    assert_eq!(shown("var.a.b.c.shape").as_deref(), Some("10"));
+                }
+                "strange.h5" => {
+                    assert_eq!(shown("nan").as_deref(), Some("NaN Infinity -Infinity"));
+                    assert_eq!(shown("latin").as_deref(), Some("café"));
+                    assert_eq!(shown("empty").as_deref(), Some(""));
+                    assert_eq!(shown("bool").as_deref(), Some("true"));
+                    assert_eq!(shown("half").as_deref(), Some("0.5"));
+                    assert_eq!(of("long").unwrap()[0].size(), 8192);
+                    assert_eq!(of("row").unwrap().len(), 256);
+                    assert_eq!(shown("extraction.left_out").as_deref(), Some("4744"));
+                }
+                // Of the newer form, more than ten thousand attributes of one object cannot be read.
+                "many.h5" if form == "latest" => assert!(of("extraction.error").is_some(), "{form} {name}"),
+                "many.h5" | "deep.h5" => assert!(of("extraction.left_out").is_some(), "{form} {name}"),
+                _ => {}
+            }
+        }
+    }
+}
+
+#[test]
+fn bytes_that_were_changed_and_cut_break_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    if !hostile(folder.path(), "earliest") {
+        return;
+    }
+    let mut random = 7u64;
+    // The same each time: what fails can be looked at.
+    let mut next = |below: usize| {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (random >> 33) as usize % below.max(1)
+    };
+    for name in ["whole.h5", "cycle.h5", "strange.h5", "three.nc"] {
+        let whole = std::fs::read(folder.path().join(name)).unwrap();
+        for round in 0..100 {
+            let mut bytes = whole.clone();
+            if round % 3 == 0 {
+                bytes.truncate(next(whole.len()));
+            }
+            for _ in 0..1 + next(8) {
+                let at = next(bytes.len().min(4096));
+                if let Some(byte) = bytes.get_mut(at) {
+                    *byte = if next(2) == 0 { 0xff } else { next(256) as u8 };
+                }
+            }
+            let began = Instant::now();
+            // An error is an answer; a panic, an abort and a wait are not.
+            let _ = read(bytes);
+            assert!(began.elapsed() < Duration::from_secs(20), "{name} {round}: {:?}", began.elapsed());
+        }
+    }
+}

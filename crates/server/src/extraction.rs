@@ -1,0 +1,362 @@
+//! Attributes out of the bytes of objects, behind the journal of each space
+//! (docs/decisions/2026-11-23-headers-are-read-behind-the-journal.md).
+
+mod pool;
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use bytes::{Bytes, BytesMut};
+use futures::future::BoxFuture;
+use futures::{FutureExt as _, StreamExt as _, stream};
+use percale_catalog::{ExtractionMode, ExtractionPlace, Header, OpenVersion, Space, ToExtract};
+use percale_core::attribute::{MAX_ATTRIBUTE_VALUES, MAX_HEADER_ATTRIBUTES};
+use percale_core::ids::SpaceId;
+use percale_core::{AttributeName, AttributeValue, ByteRange, ErrorCode, ObjectPath, Position};
+use percale_discovery::EXTRACTOR;
+use percale_discovery::frame::{Asked, Outcome};
+use percale_discovery::header::{ERROR, Found};
+use percale_federation::Acting;
+use tokio::sync::watch;
+
+use crate::app::system_caller;
+use crate::http::forward;
+use crate::reading::Reach;
+use crate::{ApiError, AppState, Result};
+use pool::Pool;
+
+/// Versions that are looked at together.
+const PAGE: usize = 200;
+/// Bytes of names and values that are written together.
+const TOGETHER: usize = 4 << 20;
+/// Times that a space is tried whose objects cannot be read, before they count as unreadable.
+const TRIES: u32 = 3;
+/// For how long the answer to a write in a space that is `sync` waits.
+const WAIT: Duration = Duration::from_secs(60);
+
+/// How far a space is, as this server knows it.
+#[derive(Debug, Clone, Default)]
+struct State {
+    mode: Option<ExtractionMode>,
+    place: Option<ExtractionPlace>,
+    /// Records that were not looked at; nothing while all objects are.
+    left: Option<u64>,
+    tries: u32,
+    /// The end of the journal at the last look.
+    end: Option<Position>,
+    /// Since when objects wait for the writing to pause.
+    waiting: Option<Instant>,
+    /// Held by who reads a page of it.
+    turn: Arc<tokio::sync::Mutex<()>>,
+}
+
+/// Reads headers, and knows how far each space is.
+pub struct Extraction {
+    pool: Option<Pool>,
+    at_once: usize,
+    spaces: Mutex<HashMap<SpaceId, State>>,
+    /// Counts what was found.
+    further: watch::Sender<u64>,
+}
+
+impl Extraction {
+    /// Reads headers by processes of `program`, so many at once; none without a program.
+    pub fn new(program: Option<PathBuf>, at_once: usize) -> Self {
+        let pool = program.filter(|_| at_once > 0).map(|program| Pool::new(program, at_once));
+        Self { pool, at_once, spaces: Mutex::default(), further: watch::channel(0).0 }
+    }
+
+    fn state<T>(&self, space: SpaceId, change: impl FnOnce(&mut State) -> T) -> T {
+        let mut spaces = self.spaces.lock().unwrap_or_else(PoisonError::into_inner);
+        change(spaces.entry(space).or_default())
+    }
+
+    /// Learns when the objects of a space are read, ahead of the next look.
+    pub fn note(&self, space: &Space) {
+        let is_here = space.home.is_none() && !space.extraction.is_off();
+        self.state(space.id, |state| state.mode = is_here.then_some(space.extraction));
+    }
+
+    /// Tells whether a space is being written to, so that reading its objects can wait; not longer than `at_latest`.
+    fn is_busy(&self, space: &Space, at_latest: Duration) -> bool {
+        self.state(space.id, |state| {
+            let is_same = state.end.replace(space.position) == Some(space.position);
+            let since = *state.waiting.get_or_insert_with(Instant::now);
+            if is_same || since.elapsed() >= at_latest {
+                state.waiting = None;
+                return false;
+            }
+            true
+        })
+    }
+
+    /// Returns how many records of the journal of a space were not looked at; nothing if this server does not read its objects, or
+    /// looks at all of them.
+    pub fn left(&self, space: SpaceId) -> Option<u64> {
+        let spaces = self.spaces.lock().unwrap_or_else(PoisonError::into_inner);
+        spaces.get(&space).and_then(|state| state.left)
+    }
+
+    /// Waits until what was published up to a position was read, if its space wants that; at most a minute.
+    pub async fn settle(&self, position: Position) {
+        if self.pool.is_none() || !self.is_sync(position.space) {
+            return;
+        }
+        let mut further = self.further.subscribe();
+        let read = async {
+            while self.is_sync(position.space) && !self.is_read(position) && further.changed().await.is_ok() {
+            }
+        };
+        if tokio::time::timeout(WAIT, read).await.is_err() {
+            tracing::warn!(%position, "a write is answered before its attributes were found");
+        }
+    }
+
+    fn is_sync(&self, space: SpaceId) -> bool {
+        self.state(space, |state| state.mode == Some(ExtractionMode::Sync))
+    }
+
+    fn is_read(&self, position: Position) -> bool {
+        self.state(position.space, |state| state.place.is_some_and(|place| place.covers(position)))
+    }
+}
+
+/// Reads what was published, in all spaces that are at home here, until the server ends.
+pub async fn run(app: AppState) {
+    if app.extraction.pool.is_none() {
+        return;
+    }
+    let mut changes = app.catalog.watch();
+    loop {
+        changes.mark_unchanged();
+        let (is_done, is_sync) = match round(&app).await {
+            Ok(outcome) => outcome,
+            Err(error) => {
+                tracing::warn!(%error, "cannot look for what was published; will look again");
+                (true, false)
+            }
+        };
+        if !is_done {
+            if app.stopping.is_cancelled() {
+                return;
+            }
+            continue;
+        }
+        tokio::select! {
+            () = app.stopping.cancelled() => return,
+            _ = changes.changed(), if is_sync => {}
+            () = tokio::time::sleep(app.config.extraction.delay) => {}
+        }
+    }
+}
+
+/// Reads a page of each space. Tells whether nothing is left, and whether anybody waits for what comes.
+async fn round(app: &AppState) -> Result<(bool, bool)> {
+    let extraction = &app.extraction;
+    let (mut is_done, mut is_sync) = (true, false);
+    for space in app.catalog.spaces(&system_caller()).await? {
+        extraction.note(&space);
+        if space.home.is_some() || space.extraction.is_off() {
+            continue;
+        }
+        let is_awaited = space.extraction == ExtractionMode::Sync;
+        is_sync |= is_awaited;
+        if extraction.is_read(space.position)
+            || (!is_awaited && extraction.is_busy(&space, app.config.extraction.at_latest))
+        {
+            continue;
+        }
+        tokio::select! {
+            () = app.stopping.cancelled() => return Ok((true, false)),
+            read = page(app, &space) => match read {
+                Ok(is_all) => is_done &= is_all,
+                Err(error) => {
+                    let tries = extraction.state(space.id, |state| { state.tries += 1; state.tries });
+                    tracing::warn!(%error, space = %space.name, tries, "headers cannot be read now; will try again");
+                }
+            }
+        }
+    }
+    Ok((is_done, is_sync))
+}
+
+/// Reads a page of a space. Tells whether nothing is left.
+async fn page(app: &AppState, space: &Space) -> Result<bool> {
+    let extraction = &app.extraction;
+    let turn = extraction.state(space.id, |state| state.turn.clone());
+    let _turn = turn.lock().await;
+    let ToExtract { due, place, is_done, left, is_scan } =
+        app.catalog.to_extract(space.id, EXTRACTOR, PAGE).await?;
+    let is_last_try = extraction.state(space.id, |state| state.tries + 1 >= TRIES);
+    let read = due.iter().map(|version| {
+        let header = async move {
+            match header(app, version).await {
+                Err(error) if is_last_try => Ok(unreadable(version, error.detail())),
+                header => header,
+            }
+        };
+        header.boxed()
+    });
+    let read: Vec<BoxFuture<'_, Result<Header>>> = read.collect();
+    let headers: Vec<Result<Header>> =
+        stream::iter(read).buffer_unordered(extraction.at_once).collect().await;
+    let headers: Vec<Header> = headers.into_iter().collect::<Result<_>>()?;
+    let end = write(app, space.id, (!is_done).then_some(place), headers).await?;
+    extraction.state(space.id, |state| {
+        // What was found is no writing that one waits for.
+        state.end = end.or(state.end);
+        state.tries = 0;
+        state.left = (!is_scan).then_some(left);
+        state.place = Some(place);
+    });
+    extraction.further.send_modify(|count| *count += 1);
+    Ok(is_done)
+}
+
+/// Writes what was found, not too much of it together, and with the last of it the place. Returns the end of the journal then, if anything
+/// was written.
+async fn write(
+    app: &AppState,
+    space: SpaceId,
+    place: Option<ExtractionPlace>,
+    headers: Vec<Header>,
+) -> Result<Option<Position>> {
+    let (mut together, mut bytes, mut end) = (Vec::new(), 0, None);
+    for header in headers {
+        let found = header.found.iter();
+        bytes += found
+            .map(|(name, values)| {
+                name.as_str().len() + values.iter().map(AttributeValue::size).sum::<usize>()
+            })
+            .sum::<usize>();
+        together.push(header);
+        if bytes >= TOGETHER {
+            end = Some(app.catalog.extracted(space, None, std::mem::take(&mut together)).await?);
+            bytes = 0;
+        }
+    }
+    if !together.is_empty() || place.is_some() {
+        end = Some(app.catalog.extracted(space, place, together).await?);
+    }
+    Ok(end)
+}
+
+/// Finds out whether headers of a space can be read here.
+///
+/// # Errors
+/// `Unsupported` if another site is its home, or if this server reads no headers.
+pub async fn may_extract(app: &AppState, path: &ObjectPath) -> Result<()> {
+    let unsupported = |detail: String| Err(ApiError::new(ErrorCode::Unsupported, detail));
+    if app.extraction.pool.is_none() {
+        return unsupported("this server reads no headers: extraction.workers is 0".into());
+    }
+    if let Some(name) = path.space()
+        && let Some(home) = forward::home_of(app, &name).await?
+    {
+        return unsupported(format!(
+            "the headers of what is in {name} are read by its home, site {}",
+            home.name
+        ));
+    }
+    Ok(())
+}
+
+/// Reads all that was published in the space of a path and not read yet, whatever the space says.
+///
+/// # Errors
+/// As [`may_extract`]; what keeps a header from being read.
+pub async fn drain(app: &AppState, path: &ObjectPath) -> Result<()> {
+    may_extract(app, path).await?;
+    let name = path.space().ok_or_else(|| ApiError::invalid(format!("{path} is in no space")))?;
+    let space = app.catalog.space(&system_caller(), &name).await?;
+    while !page(app, &space).await? {}
+    Ok(())
+}
+
+/// Reads versions whatever their spaces say, and notes what is found. Returns for each whether its header could be read.
+///
+/// # Errors
+/// What the catalog answers.
+pub async fn extract(app: &AppState, versions: &[OpenVersion]) -> Result<Vec<Result<()>>> {
+    let read = versions.iter().map(|version| header(app, version).boxed());
+    let read: Vec<BoxFuture<'_, Result<Header>>> = read.collect();
+    let headers: Vec<Result<Header>> = stream::iter(read).buffered(app.extraction.at_once).collect().await;
+    let mut by_space: HashMap<SpaceId, Vec<Header>> = HashMap::new();
+    let mut outcomes = Vec::with_capacity(versions.len());
+    for (version, header) in versions.iter().zip(headers) {
+        outcomes.push(match header {
+            Err(error) => Err(error),
+            Ok(header) => {
+                let outcome = error_of(&header);
+                by_space.entry(version.space).or_default().push(header);
+                outcome
+            }
+        });
+    }
+    for (space, headers) in by_space {
+        write(app, space, None, headers).await?;
+    }
+    Ok(outcomes)
+}
+
+fn error_of(header: &Header) -> Result<()> {
+    let error = header.found.iter().find(|(name, _)| name.as_str() == ERROR);
+    match error.and_then(|(_, values)| values.first()) {
+        Some(AttributeValue::Text(why)) => {
+            Err(ApiError::new(ErrorCode::Unsupported, format!("its header cannot be read: {why}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Reads the header of a version.
+async fn header(app: &AppState, version: &OpenVersion) -> Result<Header> {
+    let Some(pool) = &app.extraction.pool else {
+        return Err(ApiError::internal("headers are not read here"));
+    };
+    let name = version.path.name().unwrap_or_default().to_owned();
+    let source = Arc::new(app.reader.source(version.clone(), &Reach::Fabric(Acting::Site)).await?);
+    let reader = app.reader.clone();
+    let read = move |range: ByteRange| -> BoxFuture<'static, Result<Bytes>> {
+        let (reader, source) = (reader.clone(), source.clone());
+        let bytes = async move {
+            let mut read = reader.read(source, range).await?;
+            let mut bytes = BytesMut::new();
+            while let Some(piece) = read.next().await? {
+                bytes.extend_from_slice(&piece);
+            }
+            Ok(bytes.freeze())
+        };
+        bytes.boxed()
+    };
+    let outcome = pool.read(&Asked { name, size: version.size.0 }, read).await?;
+    let (header, what) = match outcome {
+        Outcome::Found(found) => (found_in(version, found), "found"),
+        Outcome::NoFormat => (found_in(version, Vec::new()), "no_format"),
+        Outcome::Unreadable(why) => (unreadable(version, &why), "unreadable"),
+    };
+    metrics::counter!("percale_headers_read_total", "outcome" => what).increment(1);
+    Ok(header)
+}
+
+/// What a process says is taken within the bounds, and each name once.
+fn found_in(version: &OpenVersion, found: Vec<Found>) -> Header {
+    let mut names = std::collections::HashSet::new();
+    let found = found.into_iter().filter(|one| names.insert(one.name.clone()) && !one.values.is_empty());
+    let found = found.take(MAX_HEADER_ATTRIBUTES + 1).map(|Found { name, mut values }| {
+        values.truncate(MAX_ATTRIBUTE_VALUES);
+        values.retain(|value| value.check().is_ok());
+        (name, values)
+    });
+    Header { entry: version.entry, version: version.version, found: found.collect() }
+}
+
+fn unreadable(version: &OpenVersion, why: &str) -> Header {
+    let mut why = why.to_owned();
+    why.truncate(why.floor_char_boundary(1000));
+    let error: Option<AttributeName> = ERROR.parse().ok();
+    let found = error.map(|name| (name, vec![AttributeValue::Text(why.replace('\0', " "))]));
+    Header { entry: version.entry, version: version.version, found: found.into_iter().collect() }
+}

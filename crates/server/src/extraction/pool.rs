@@ -1,0 +1,219 @@
+//! The processes that read headers, as the server has them: some at once, each for one file after the other.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use percale_core::ByteRange;
+use percale_discovery::frame::{Asked, HEAD, Hello, Kind, Outcome, Range, head, read_head};
+use serde::de::DeserializeOwned;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+use tokio::sync::Semaphore;
+
+use crate::{ApiError, Result};
+
+/// How long one file may take.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How long one range of a file may be.
+const MAX_RANGE: u64 = 64 << 20;
+/// Most bytes of one file that are read.
+const MAX_READ: u64 = 512 << 20;
+/// Files after which a process is replaced, so that nothing that it lost along the way adds up.
+const MOST_FILES: u32 = 1000;
+
+/// What is the matter with a process, not with a file.
+#[derive(Debug)]
+struct Broken(String);
+
+impl From<std::io::Error> for Broken {
+    fn from(error: std::io::Error) -> Self {
+        Self(error.to_string())
+    }
+}
+
+impl From<serde_json::Error> for Broken {
+    fn from(error: serde_json::Error) -> Self {
+        Self(error.to_string())
+    }
+}
+
+/// Processes that read headers.
+pub(super) struct Pool {
+    program: PathBuf,
+    room: Semaphore,
+    idle: Mutex<Vec<Process>>,
+}
+
+impl Pool {
+    /// Starts none yet. `program` is what is run, with the argument `read-headers`.
+    pub fn new(program: PathBuf, at_once: usize) -> Self {
+        Self { program, room: Semaphore::new(at_once), idle: Mutex::default() }
+    }
+
+    /// Reads the header of a file, whose bytes `read` gives.
+    ///
+    /// # Errors
+    /// That of `read`. What a file does to its process is an outcome of the file.
+    pub async fn read(
+        &self,
+        asked: &Asked,
+        read: impl Fn(ByteRange) -> BoxFuture<'static, Result<Bytes>> + Send + Sync,
+    ) -> Result<Outcome> {
+        let closed = |_| ApiError::internal("headers are not read any more");
+        let _room = self.room.acquire().await.map_err(closed)?;
+        let mut why = String::new();
+        // What ends a process may be meant for it and not for the file: it must happen twice.
+        for is_first in [true, false] {
+            match self.once(asked, &read, is_first).await? {
+                Ok(outcome) => return Ok(outcome),
+                Err(broken) => why = broken.0,
+            }
+        }
+        tracing::warn!(name = asked.name, why, "what reads headers ended at a file");
+        Ok(Outcome::Unreadable(format!("the process that reads headers ended at it ({why})")))
+    }
+
+    /// Takes a process that waits for a file and did not end meanwhile.
+    fn idle(&self) -> Option<Process> {
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            let mut process = idle.pop()?;
+            if matches!(process.child.try_wait(), Ok(None)) {
+                return Some(process);
+            }
+        }
+    }
+
+    async fn once(
+        &self,
+        asked: &Asked,
+        read: &(impl Fn(ByteRange) -> BoxFuture<'static, Result<Bytes>> + Send + Sync),
+        may_be_used: bool,
+    ) -> Result<std::result::Result<Outcome, Broken>> {
+        let mut process = match self.idle().filter(|_| may_be_used) {
+            Some(process) => process,
+            None => Process::start(&self.program).await?,
+        };
+        let mut fault = None;
+        let done = tokio::time::timeout(PATIENCE, process.read(asked, read, &mut fault)).await;
+        if let Some(fault) = fault {
+            return Err(fault);
+        }
+        match done {
+            Ok(Ok(outcome)) => {
+                process.files += 1;
+                if process.files < MOST_FILES {
+                    self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(process);
+                }
+                Ok(Ok(outcome))
+            }
+            Ok(Err(Broken(why))) => {
+                let ended = tokio::time::timeout(Duration::from_secs(1), process.child.wait()).await;
+                let why = ended.ok().and_then(std::io::Result::ok).map_or(why, |status| status.to_string());
+                Ok(Err(Broken(why)))
+            }
+            // The process is killed when it is dropped.
+            Err(_) => {
+                let seconds = PATIENCE.as_secs();
+                Ok(Ok(Outcome::Unreadable(format!("its header was not read within {seconds} s"))))
+            }
+        }
+    }
+}
+
+struct Process {
+    child: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+    files: u32,
+}
+
+impl Process {
+    async fn start(program: &PathBuf) -> Result<Self> {
+        let cannot = |error: String| {
+            let detail = format!("cannot run {} to read headers: {error}", program.display());
+            ApiError::internal(detail)
+        };
+        let mut command = Command::new(program);
+        // Nothing of the server's environment is its business.
+        command.arg("read-headers").env_clear().envs(std::iter::empty::<(OsString, OsString)>());
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).kill_on_drop(true);
+        let mut child = command.spawn().map_err(|error| cannot(error.to_string()))?;
+        let pipes = child.stdin.take().zip(child.stdout.take());
+        let (input, output) = pipes.ok_or_else(|| cannot("it has no pipes".into()))?;
+        let mut process = Self { child, input, output: BufReader::new(output), files: 0 };
+        let hello = tokio::time::timeout(PATIENCE, process.receive()).await;
+        let hello: Hello = match hello {
+            Ok(Ok((Kind::Hello, hello))) => parse(&hello).map_err(|Broken(why)| cannot(why))?,
+            Ok(Ok(_)) => return Err(cannot("it says something else".into())),
+            Ok(Err(Broken(why))) => return Err(cannot(why)),
+            Err(_) => return Err(cannot("it does not answer".into())),
+        };
+        for open in hello.open {
+            tracing::warn!(open, "what reads headers is not shut in as it should be");
+        }
+        Ok(process)
+    }
+
+    async fn send(&mut self, kind: Kind, content: &[u8]) -> std::result::Result<(), Broken> {
+        self.input.write_all(&head(kind, content.len())).await?;
+        self.input.write_all(content).await?;
+        Ok(self.input.flush().await?)
+    }
+
+    async fn receive(&mut self) -> std::result::Result<(Kind, Vec<u8>), Broken> {
+        let mut begin = [0; HEAD];
+        self.output.read_exact(&mut begin).await?;
+        let (kind, len) = read_head(begin).ok_or_else(|| Broken("it sent what is no frame".into()))?;
+        let mut content = vec![0; len];
+        self.output.read_exact(&mut content).await?;
+        Ok((kind, content))
+    }
+
+    async fn read(
+        &mut self,
+        asked: &Asked,
+        read: &(impl Fn(ByteRange) -> BoxFuture<'static, Result<Bytes>> + Send + Sync),
+        fault: &mut Option<ApiError>,
+    ) -> std::result::Result<Outcome, Broken> {
+        self.send(Kind::File, &serde_json::to_vec(asked)?).await?;
+        let mut left = MAX_READ;
+        loop {
+            match self.receive().await? {
+                (Kind::Done, outcome) => return parse(&outcome),
+                (Kind::Want, range) => {
+                    let Range { offset, len } = parse(&range)?;
+                    let end = offset.checked_add(len).filter(|end| *end <= asked.size && len <= MAX_RANGE);
+                    if end.is_none() {
+                        return Err(Broken("it asked for bytes that the file does not have".into()));
+                    }
+                    let Some(rest) = left.checked_sub(len) else {
+                        let mib = MAX_READ >> 20;
+                        return Ok(Outcome::Unreadable(format!(
+                            "its header is spread over more than {mib} MiB"
+                        )));
+                    };
+                    left = rest;
+                    match read(ByteRange::at(offset, len)).await {
+                        Ok(bytes) => self.send(Kind::Bytes, &bytes).await?,
+                        Err(error) => {
+                            self.send(Kind::Fault, b"it cannot be read now").await?;
+                            *fault = Some(error);
+                            return Err(Broken("the file cannot be read".into()));
+                        }
+                    }
+                }
+                _ => return Err(Broken("it answered something else".into())),
+            }
+        }
+    }
+}
+
+fn parse<T: DeserializeOwned>(content: &[u8]) -> std::result::Result<T, Broken> {
+    Ok(serde_json::from_slice(content)?)
+}
