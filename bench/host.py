@@ -7,6 +7,7 @@ import os
 import platform
 import re
 import shutil
+import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -45,6 +46,18 @@ def write_csv(path, rows):
         table = csv.DictWriter(file, rows[0].keys())
         table.writeheader()
         table.writerows(rows)
+
+
+def medians(rows, by, heads):
+    """A table of the medians of the rounds, as Markdown. `by`: the columns that tell lines from each other; `heads` {column: its title}."""
+    lines = ["| " + " | ".join([*by.values(), *heads.values(), "load"]) + " |", "|---" * (len(by) + len(heads) + 1) + "|"]
+    for line in dict.fromkeys(tuple(row[column] for column in by) for row in rows):
+        mine = [row for row in rows if tuple(row[column] for column in by) == line]
+        middle = [statistics.median(row[column] for row in mine) if mine[0][column] is not None else "" for column in heads]
+        loads = [row["load"] for row in mine]
+        shown = [f"{value:,}" if isinstance(value, int) else str(value) for value in (*line, *middle)]
+        lines.append("| " + " | ".join([*shown, f"{min(loads)}–{max(loads)}"]) + " |")
+    return "\n".join(lines)
 
 
 def _first_line(argv):

@@ -10,7 +10,6 @@ import argparse
 import json
 import os
 import random
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -167,13 +166,8 @@ def main():
 
 def table(rows):
     """Medians of the rounds."""
-    lines = ["| files | what | s | `find` there, s | server at most, MB | load |", "|---|---|---|---|---|---|"]
-    for files, what in dict.fromkeys((row["files"], row["what"]) for row in rows):
-        mine = [row for row in rows if (row["files"], row["what"]) == (files, what)]
-        middle = {key: statistics.median(row[key] for row in mine) if mine[0][key] else "" for key in ("seconds", "find_seconds", "server_mb")}
-        loads = [row["load"] for row in mine]
-        lines.append(f"| {files:,} | {what} | {middle['seconds']:.3f} | {middle['find_seconds']} | {middle['server_mb']} | {min(loads)}–{max(loads)} |")
-    return "\n".join(lines)
+    heads = {"seconds": "s", "find_seconds": "`find` there, s", "server_mb": "server at most, MB"}
+    return host.medians(rows, {"files": "files", "what": "what"}, heads)
 
 
 def save(folder, rows, options):

@@ -31,8 +31,11 @@ use pool::Pool;
 const PAGE: usize = 200;
 /// Bytes of names and values that are written together.
 const TOGETHER: usize = 4 << 20;
-/// Times that a space is tried whose objects cannot be read, before they count as unreadable.
-const TRIES: u32 = 3;
+/// Times that a space is tried whose objects cannot be read, before they count as unreadable: with the waits between, some two
+/// minutes.
+const TRIES: u32 = 6;
+/// The first wait; each one is twice as long as the one before.
+const FIRST_WAIT: Duration = Duration::from_secs(4);
 /// For how long the answer to a write in a space that is `sync` waits.
 const WAIT: Duration = Duration::from_secs(60);
 
@@ -44,6 +47,8 @@ struct State {
     /// Records that were not looked at; nothing while all objects are.
     left: Option<u64>,
     tries: u32,
+    /// When it is tried again.
+    not_before: Option<Instant>,
     /// The end of the journal at the last look.
     end: Option<Position>,
     /// Since when objects wait for the writing to pause.
@@ -164,6 +169,7 @@ async fn round(app: &AppState) -> Result<(bool, bool)> {
         let is_awaited = space.extraction == ExtractionMode::Sync;
         is_sync |= is_awaited;
         if extraction.is_read(space.position)
+            || extraction.state(space.id, |state| state.not_before.is_some_and(|at| at > Instant::now()))
             || (!is_awaited && extraction.is_busy(&space, app.config.extraction.at_latest))
         {
             continue;
@@ -173,7 +179,11 @@ async fn round(app: &AppState) -> Result<(bool, bool)> {
             read = page(app, &space) => match read {
                 Ok(is_all) => is_done &= is_all,
                 Err(error) => {
-                    let tries = extraction.state(space.id, |state| { state.tries += 1; state.tries });
+                    let tries = extraction.state(space.id, |state| {
+                        state.not_before = Some(Instant::now() + FIRST_WAIT * 2u32.pow(state.tries.min(TRIES)));
+                        state.tries += 1;
+                        state.tries
+                    });
                     tracing::warn!(%error, space = %space.name, tries, "headers cannot be read now; will try again");
                 }
             }
@@ -207,7 +217,7 @@ async fn page(app: &AppState, space: &Space) -> Result<bool> {
     extraction.state(space.id, |state| {
         // What was found is no writing that one waits for.
         state.end = end.or(state.end);
-        state.tries = 0;
+        (state.tries, state.not_before) = (0, None);
         state.left = (!is_scan).then_some(left);
         state.place = Some(place);
     });
