@@ -68,7 +68,7 @@ def search(site, query, cursor=None):
     # A long page is counted, not read: what a client makes of it is its own matter.
     if len(body) > 100_000:
         end = body.rfind(b'"next":"')
-        return body.count(b'"version":"'), body[end + 8 :].split(b'"')[0].decode() if end > 0 else None
+        return body.count(b'{"path":"'), body[end + 8 :].split(b'"')[0].decode() if end > 0 else None
     page = json.loads(body)
     return len(page["items"]), page.get("next")
 
@@ -111,7 +111,7 @@ def put(env, folder, space, mode, files, site):
     if mode == "off":
         return took, None
     while True:
-        rows, _ = whole(site, f"format:hdf5 path:/{space}/**")
+        rows, _ = whole(site, f"format:* path:/{space}/**")
         if rows == files:
             return took, time.monotonic() - began
         if time.monotonic() - began > 600:
