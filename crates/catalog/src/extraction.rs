@@ -2,7 +2,7 @@
 //!
 //! What was published since is in the journal: a place in it, kept in the transaction that writes what was found up to there, is all
 //! that has to be remembered. Where there is no such place, or its records are not kept any more, all objects of the space are looked
-//! at, in the order of their ids. A copy of the journal that repeats itself finds the same again, and changes nothing.
+//! at, in the order of their ids. What is read twice is found again, and changes nothing.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -14,14 +14,14 @@ use percale_core::ids::{EntryId, SpaceId, VersionId};
 use crate::attribute::{check_values, gather, write};
 use crate::batch::{Batch, IdCache, Mark, Written};
 use crate::catalog::Catalog;
+use crate::copies::home_space;
 use crate::engine::{Change, Query, Tx};
 use crate::error::{Error, ErrorKind, Result};
 use crate::model::{AttributeSource, EntryKind, ExtractionPlace, Header, OpenVersion, ToExtract};
 use crate::read::open_current;
 use crate::record::{AttributesItem, Items, RecordChange, SetAttribute, kind};
-use crate::rows::extraction::{self, ExtractionRow};
 use crate::rows::site::SpaceRow;
-use crate::rows::{Lock, attribute, entry, journal};
+use crate::rows::{Lock, attribute, entry, extraction, journal};
 
 /// Records of the journal that are looked at together.
 const RECORDS: usize = 500;
@@ -57,11 +57,9 @@ impl Catalog {
 }
 
 async fn home_row<T: Tx>(batch: &mut Batch<'_, T>, space: SpaceId) -> Result<Arc<SpaceRow>> {
-    let row = batch.space_by_id(space).await?.filter(|row| !row.is_removed);
     let missing = || Error::new(ErrorKind::SpaceNotFound, format!("there is no space {space}"));
-    let row = row.ok_or_else(missing)?;
-    row.require_home()?;
-    Ok(row)
+    let sp = home_space(batch, space).await?.ok_or_else(missing)?;
+    batch.space(sp).await
 }
 
 struct Next {
@@ -81,7 +79,7 @@ impl Query for Next {
         let (sp, end) = (row.sp, row.space.position);
         let from = match extraction::of_space(tx, sp).await? {
             Some(known) if known.extractor == *extractor && is_kept(tx, sp, end, known).await? => known,
-            _ => ExtractionRow { term: end.term, seq: end.seq, scan: Some(0), extractor: *extractor },
+            _ => ExtractionPlace { term: end.term, seq: end.seq, scan: Some(0), extractor: *extractor },
         };
         let mut place = from;
         let mut wanted: Vec<(i64, u64)> = Vec::new();
@@ -137,14 +135,12 @@ impl Query for Next {
             due.push(open_current(&path, &found, end, replicas)?);
         }
         let is_done = place == from && from.scan.is_none();
-        let ExtractionRow { term, seq, scan, extractor } = place;
-        let place = ExtractionPlace { term, seq, scan, extractor };
-        Ok(ToExtract { due, place, is_done, left: end.seq.saturating_sub(seq), is_scan: scan.is_some() })
+        Ok(ToExtract { due, place, is_done })
     }
 }
 
 /// Tells whether the records behind a place are in the journal.
-async fn is_kept<T: Tx>(tx: &T, sp: i64, end: Position, known: ExtractionRow) -> Result<bool> {
+async fn is_kept<T: Tx>(tx: &T, sp: i64, end: Position, known: ExtractionPlace) -> Result<bool> {
     if known.term != end.term || known.seq > end.seq {
         return Ok(false);
     }
@@ -186,8 +182,8 @@ impl Change for Extracted {
                 items.push(item);
             }
         }
-        if let Some(ExtractionPlace { term, seq, scan, extractor }) = *place {
-            extraction::set(batch.tx, sp, ExtractionRow { term, seq, scan, extractor }).await?;
+        if let Some(place) = *place {
+            extraction::set(batch.tx, sp, place).await?;
         }
         match items.is_empty() {
             true => Ok(batch.no_record(sp)),

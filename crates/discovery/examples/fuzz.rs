@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use fastrand::Rng;
 use percale_core::Timestamp;
-use percale_discovery::source::{File, Source};
+use percale_discovery::source::File;
 use percale_discovery::{formats, parse};
 use rustix::process::{Resource, Rlimit, setrlimit};
 
@@ -29,18 +29,6 @@ const WORDS: [&str; 28] = [
     "a", "@b", "`c d`", "name", "size", ":", "=", "!=", ">", "<=", "..", "(", ")", "[", "]", "{", "AND",
     "OR", "NOT", "-", "TO", "BETWEEN", "IN", "LIKE", "'x''y'", "\"", "1e309", "2024-06",
 ];
-
-struct InMemory(Vec<u8>);
-
-impl Source for InMemory {
-    fn size(&self) -> u64 {
-        self.0.len() as u64
-    }
-
-    fn read(&self, offset: u64, len: usize) -> std::io::Result<Vec<u8>> {
-        self.0.as_slice().read(offset, len)
-    }
-}
 
 fn main() -> ExitCode {
     let mut arguments = std::env::args().skip(1).peekable();
@@ -63,7 +51,7 @@ fn main() -> ExitCode {
     while Instant::now() < until {
         if let Some((name, bytes)) = broken(&files, &mut random) {
             let began = Instant::now();
-            let file = File::new(Arc::new(InMemory(bytes.clone())));
+            let file = File::new(Arc::new(bytes.clone()));
             let outcome = catch_unwind(AssertUnwindSafe(|| {
                 formats::read(&file, &name).map(|found| found.map(|found| found.finish()))
             }));
@@ -114,7 +102,7 @@ fn gather(folder: &Path, files: &mut Vec<(String, Vec<u8>)>) {
             let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
             let Ok(bytes) = std::fs::read(&path) else { continue };
             // What is of no format stays so.
-            let file = File::new(Arc::new(InMemory(bytes.clone())));
+            let file = File::new(Arc::new(bytes.clone()));
             if matches!(
                 catch_unwind(AssertUnwindSafe(
                     || formats::read(&file, &name).is_ok_and(|found| found.is_some())

@@ -1,8 +1,8 @@
 //! What a server and the process that reads headers say to each other: frames over two pipes.
 //!
-//! Each frame is a letter, a length of four bytes, the least significant first, and so many bytes. The server sends a [`Asked`] as
-//! `F`; the reader answers with `W` as often as it wants bytes ([`Range`]), each of which the server answers with `B` and the bytes, or
-//! with `E` and why there are none; and in the end with `D`, an [`Outcome`]. The reader begins with `H`, a [`Hello`].
+//! Each frame is a letter, a length of four bytes, the least significant first, and so many bytes. The server sends an [`Asked`] as
+//! `F`; the reader answers with `W` as often as it wants bytes ([`Range`]), each of which the server answers with `B` and the bytes;
+//! and in the end with `D`, an [`Outcome`]. Where there are no bytes the server ends the process. The reader begins with `H`, a [`Hello`].
 
 use serde::{Deserialize, Serialize};
 
@@ -24,19 +24,16 @@ pub enum Kind {
     Want,
     /// The bytes of the range.
     Bytes,
-    /// The range cannot be read.
-    Fault,
     /// What was found.
     Done,
 }
 
 impl Kind {
-    const ALL: [(Self, u8); 6] = [
+    const ALL: [(Self, u8); 5] = [
         (Self::Hello, b'H'),
         (Self::File, b'F'),
         (Self::Want, b'W'),
         (Self::Bytes, b'B'),
-        (Self::Fault, b'E'),
         (Self::Done, b'D'),
     ];
 

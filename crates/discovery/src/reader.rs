@@ -86,7 +86,6 @@ impl Source for Remote {
         self.pipes.send(Kind::Want, &to_json(&Range { offset, len: len as u64 })?)?;
         match self.pipes.receive()? {
             Some((Kind::Bytes, bytes)) if bytes.len() == len => Ok(bytes),
-            Some((Kind::Fault, why)) => Err(io::Error::other(String::from_utf8_lossy(&why).into_owned())),
             _ => Err(io::ErrorKind::InvalidData.into()),
         }
     }

@@ -22,7 +22,7 @@ pub trait Source: Send + Sync {
     fn read(&self, offset: u64, len: usize) -> io::Result<Vec<u8>>;
 }
 
-impl Source for [u8] {
+impl Source for Vec<u8> {
     fn size(&self) -> u64 {
         self.len() as u64
     }
@@ -30,7 +30,7 @@ impl Source for [u8] {
     fn read(&self, offset: u64, len: usize) -> io::Result<Vec<u8>> {
         let from = usize::try_from(offset).unwrap_or(usize::MAX);
         let range = self.get(from..from.saturating_add(len));
-        range.map(<[u8]>::to_vec).ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
+        range.map(Self::from).ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
     }
 }
 
@@ -167,7 +167,7 @@ mod tests {
 
         fn read(&self, offset: u64, len: usize) -> io::Result<Vec<u8>> {
             self.reads.lock().unwrap().push((offset, len));
-            self.bytes.as_slice().read(offset, len)
+            self.bytes.read(offset, len)
         }
     }
 

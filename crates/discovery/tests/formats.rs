@@ -13,23 +13,11 @@ use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::parser::parse_message_type;
 use percale_core::AttributeValue;
 use percale_discovery::formats;
-use percale_discovery::source::{File, Source};
-
-struct InMemory(Vec<u8>);
-
-impl Source for InMemory {
-    fn size(&self) -> u64 {
-        self.0.len() as u64
-    }
-
-    fn read(&self, offset: u64, len: usize) -> std::io::Result<Vec<u8>> {
-        self.0.as_slice().read(offset, len)
-    }
-}
+use percale_discovery::source::File;
 
 /// Reads a file, and shows each attribute as `name=value, value (type)`.
 fn read(name: &str, bytes: &[u8]) -> Vec<String> {
-    let file = File::new(Arc::new(InMemory(bytes.to_vec())));
+    let file = File::new(Arc::new(bytes.to_vec()));
     let header = formats::read(&file, name).unwrap_or_else(|error| panic!("{name}: {error}"));
     let show = |values: &[AttributeValue]| {
         let shown: Vec<String> = values.iter().map(ToString::to_string).collect();
@@ -49,7 +37,7 @@ fn has(found: &[String], wanted: &[&str]) {
 /// Each beginning of a file is an answer, too.
 fn cut(name: &str, bytes: &[u8]) {
     for len in 0..bytes.len().min(4096) {
-        let file = File::new(Arc::new(InMemory(bytes[..len].to_vec())));
+        let file = File::new(Arc::new(bytes[..len].to_vec()));
         let _ = formats::read(&file, name).map(|header| header.map(|header| header.finish()));
     }
 }
@@ -276,7 +264,7 @@ fn zarr() {
     has(&read(".zattrs", br#"{"units":"K"}"#), &["units=K (text)"]);
     assert!(read("other.json", group).is_empty(), "JSON of others is not looked at");
     let deep = format!("{}{}", "[".repeat(10_000), "]".repeat(10_000));
-    let file = File::new(Arc::new(InMemory(deep.into_bytes())));
+    let file = File::new(Arc::new(deep.into_bytes()));
     assert!(formats::read(&file, "zarr.json").is_err());
     cut("zarr.json", group);
 }

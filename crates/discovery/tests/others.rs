@@ -91,22 +91,10 @@ with netCDF4.Dataset(f"{sys.argv[1]}/three.nc", "w", format="NETCDF3_CLASSIC") a
 
 /// What a file of [`HOSTILE`] says, by name.
 fn read(bytes: Vec<u8>) -> Result<Vec<(String, Vec<percale_core::AttributeValue>)>, String> {
-    let file = File::new(Arc::new(InMemory(bytes)));
+    let file = File::new(Arc::new(bytes));
     let header = formats::read(&file, "x").map_err(|error| error.to_string())?;
     let found = header.map(|header| header.finish()).unwrap_or_default();
     Ok(found.into_iter().map(|one| (one.name.to_string(), one.values)).collect())
-}
-
-struct InMemory(Vec<u8>);
-
-impl percale_discovery::source::Source for InMemory {
-    fn size(&self) -> u64 {
-        self.0.len() as u64
-    }
-
-    fn read(&self, offset: u64, len: usize) -> std::io::Result<Vec<u8>> {
-        self.0.as_slice().read(offset, len)
-    }
 }
 
 fn hostile(folder: &Path, form: &str) -> bool {

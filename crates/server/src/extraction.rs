@@ -12,12 +12,11 @@ use bytes::{Bytes, BytesMut};
 use futures::future::BoxFuture;
 use futures::{FutureExt as _, StreamExt as _, stream};
 use percale_catalog::{ExtractionMode, ExtractionPlace, Header, OpenVersion, Space, ToExtract};
-use percale_core::attribute::{MAX_ATTRIBUTE_VALUES, MAX_HEADER_ATTRIBUTES};
 use percale_core::ids::SpaceId;
-use percale_core::{AttributeName, AttributeValue, ByteRange, ErrorCode, ObjectPath, Position};
+use percale_core::{AttributeValue, ByteRange, ErrorCode, ObjectPath, Position};
 use percale_discovery::EXTRACTOR;
 use percale_discovery::frame::{Asked, Outcome};
-use percale_discovery::header::{ERROR, Found};
+use percale_discovery::header::{ERROR, Found, Header as Gathered};
 use percale_federation::Acting;
 use tokio::sync::watch;
 
@@ -44,8 +43,6 @@ const WAIT: Duration = Duration::from_secs(60);
 struct State {
     mode: Option<ExtractionMode>,
     place: Option<ExtractionPlace>,
-    /// Records that were not looked at; nothing while all objects are.
-    left: Option<u64>,
     tries: u32,
     /// When it is tried again.
     not_before: Option<Instant>,
@@ -97,11 +94,12 @@ impl Extraction {
         })
     }
 
-    /// Returns how many records of the journal of a space were not looked at; nothing if this server does not read its objects, or
-    /// looks at all of them.
-    pub fn left(&self, space: SpaceId) -> Option<u64> {
+    /// Returns how many records of the journal were not looked at up to a position; nothing if this server does not read the objects of
+    /// the space, or looks at all of them.
+    pub fn left(&self, position: Position) -> Option<u64> {
         let spaces = self.spaces.lock().unwrap_or_else(PoisonError::into_inner);
-        spaces.get(&space).and_then(|state| state.left)
+        let state = spaces.get(&position.space).filter(|state| state.mode.is_some())?;
+        state.place?.left(position)
     }
 
     /// Waits until what was published up to a position was read, if its space wants that; at most a minute.
@@ -124,7 +122,7 @@ impl Extraction {
     }
 
     fn is_read(&self, position: Position) -> bool {
-        self.state(position.space, |state| state.place.is_some_and(|place| place.covers(position)))
+        self.left(position) == Some(0)
     }
 }
 
@@ -197,28 +195,32 @@ async fn page(app: &AppState, space: &Space) -> Result<bool> {
     let extraction = &app.extraction;
     let turn = extraction.state(space.id, |state| state.turn.clone());
     let _turn = turn.lock().await;
-    let ToExtract { due, place, is_done, left, is_scan } =
-        app.catalog.to_extract(space.id, EXTRACTOR, PAGE).await?;
+    let ToExtract { due, place, is_done } = app.catalog.to_extract(space.id, EXTRACTOR, PAGE).await?;
     let is_last_try = extraction.state(space.id, |state| state.tries + 1 >= TRIES);
-    let read = due.iter().map(|version| {
-        let header = async move {
-            match header(app, version).await {
-                Err(error) if is_last_try => Ok(unreadable(version, error.detail())),
-                header => header,
+    let mut away = None;
+    let mut headers = Vec::with_capacity(due.len());
+    for (version, found) in due.iter().zip(read_all(app, &due, &Reach::Here).await) {
+        match found {
+            Ok(header) => headers.push(header),
+            Err(error) if error.code() == ErrorCode::SiteUnavailable => {
+                let why =
+                    format!("{}; `percale meta extract` reads it for whom may read it there", error.detail());
+                headers.push(unreadable(version, &why));
             }
-        };
-        header.boxed()
-    });
-    let read: Vec<BoxFuture<'_, Result<Header>>> = read.collect();
-    let headers: Vec<Result<Header>> =
-        stream::iter(read).buffer_unordered(extraction.at_once).collect().await;
-    let headers: Vec<Header> = headers.into_iter().collect::<Result<_>>()?;
-    let end = write(app, space.id, (!is_done).then_some(place), headers).await?;
+            Err(error) if error.is_retryable() && !is_last_try => away = Some(error),
+            Err(error) => headers.push(unreadable(version, error.detail())),
+        }
+    }
+    // One that is away for now is tried again with its page, and holds up none of the others.
+    let place_now = (!is_done && away.is_none()).then_some(place);
+    let end = write(app, space.id, place_now, headers).await?;
+    if let Some(error) = away {
+        return Err(error);
+    }
     extraction.state(space.id, |state| {
         // What was found is no writing that one waits for.
         state.end = end.or(state.end);
         (state.tries, state.not_before) = (0, None);
-        state.left = (!is_scan).then_some(left);
         state.place = Some(place);
     });
     extraction.further.send_modify(|count| *count += 1);
@@ -285,30 +287,34 @@ pub async fn drain(app: &AppState, path: &ObjectPath) -> Result<()> {
     Ok(())
 }
 
-/// Reads versions whatever their spaces say, and notes what is found. Returns for each whether its header could be read.
+/// Reads versions of a space whatever it says, also from other sites on behalf of whom that is done, and notes what is found. Returns for
+/// each whether its header could be read.
 ///
 /// # Errors
 /// What the catalog answers.
-pub async fn extract(app: &AppState, versions: &[OpenVersion]) -> Result<Vec<Result<()>>> {
-    let read = versions.iter().map(|version| header(app, version).boxed());
-    let read: Vec<BoxFuture<'_, Result<Header>>> = read.collect();
-    let headers: Vec<Result<Header>> = stream::iter(read).buffered(app.extraction.at_once).collect().await;
-    let mut by_space: HashMap<SpaceId, Vec<Header>> = HashMap::new();
-    let mut outcomes = Vec::with_capacity(versions.len());
-    for (version, header) in versions.iter().zip(headers) {
-        outcomes.push(match header {
-            Err(error) => Err(error),
-            Ok(header) => {
-                let outcome = error_of(&header);
-                by_space.entry(version.space).or_default().push(header);
-                outcome
-            }
-        });
+pub async fn extract(
+    app: &AppState,
+    space: SpaceId,
+    versions: &[OpenVersion],
+    acting: &Acting,
+) -> Result<Vec<Result<()>>> {
+    let (mut headers, mut outcomes) = (Vec::new(), Vec::with_capacity(versions.len()));
+    for found in read_all(app, versions, &Reach::Fabric(acting.clone())).await {
+        outcomes.push(found.and_then(|header| {
+            let outcome = error_of(&header);
+            headers.push(header);
+            outcome
+        }));
     }
-    for (space, headers) in by_space {
-        write(app, space, None, headers).await?;
-    }
+    write(app, space, None, headers).await?;
     Ok(outcomes)
+}
+
+/// Reads the headers of versions, some at once; in their order.
+async fn read_all(app: &AppState, versions: &[OpenVersion], reach: &Reach) -> Vec<Result<Header>> {
+    let read = versions.iter().map(|version| header(app, version, reach).boxed());
+    let read: Vec<BoxFuture<'_, Result<Header>>> = read.collect();
+    stream::iter(read).buffered(app.extraction.at_once).collect().await
 }
 
 fn error_of(header: &Header) -> Result<()> {
@@ -322,12 +328,12 @@ fn error_of(header: &Header) -> Result<()> {
 }
 
 /// Reads the header of a version.
-async fn header(app: &AppState, version: &OpenVersion) -> Result<Header> {
+async fn header(app: &AppState, version: &OpenVersion, reach: &Reach) -> Result<Header> {
     let Some(pool) = &app.extraction.pool else {
         return Err(ApiError::internal("headers are not read here"));
     };
     let name = version.path.name().unwrap_or_default().to_owned();
-    let source = Arc::new(app.reader.source(version.clone(), &Reach::Fabric(Acting::Site)).await?);
+    let source = Arc::new(app.reader.source(version.clone(), reach).await?);
     let reader = app.reader.clone();
     let read = move |range: ByteRange| -> BoxFuture<'static, Result<Bytes>> {
         let (reader, source) = (reader.clone(), source.clone());
@@ -351,22 +357,22 @@ async fn header(app: &AppState, version: &OpenVersion) -> Result<Header> {
     Ok(header)
 }
 
-/// What a process says is taken within the bounds, and each name once.
+/// What a process says is gathered once more, since the bounds are not its to keep.
 fn found_in(version: &OpenVersion, found: Vec<Found>) -> Header {
-    let mut names = std::collections::HashSet::new();
-    let found = found.into_iter().filter(|one| names.insert(one.name.clone()) && !one.values.is_empty());
-    let found = found.take(MAX_HEADER_ATTRIBUTES + 1).map(|Found { name, mut values }| {
-        values.truncate(MAX_ATTRIBUTE_VALUES);
-        values.retain(|value| value.check().is_ok());
-        (name, values)
-    });
-    Header { entry: version.entry, version: version.version, found: found.collect() }
+    let mut gathered = Gathered::default();
+    for Found { name, values } in found {
+        gathered.add(name.as_str(), values);
+    }
+    header_of(version, gathered)
 }
 
 fn unreadable(version: &OpenVersion, why: &str) -> Header {
-    let mut why = why.to_owned();
-    why.truncate(why.floor_char_boundary(1000));
-    let error: Option<AttributeName> = ERROR.parse().ok();
-    let found = error.map(|name| (name, vec![AttributeValue::Text(why.replace('\0', " "))]));
-    Header { entry: version.entry, version: version.version, found: found.into_iter().collect() }
+    let mut gathered = Gathered::default();
+    gathered.fail(why);
+    header_of(version, gathered)
+}
+
+fn header_of(version: &OpenVersion, gathered: Gathered) -> Header {
+    let found = gathered.finish().into_iter().map(|Found { name, values }| (name, values)).collect();
+    Header { entry: version.entry, version: version.version, found }
 }

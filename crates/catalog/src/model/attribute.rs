@@ -1,5 +1,6 @@
 //! What objects and collections are about, and searching by it.
 
+use percale_core::Position;
 use percale_core::attribute::{AttributeName, AttributeValue};
 use percale_core::ids::{EntryId, VersionId};
 use percale_core::query::Condition;
@@ -48,16 +49,21 @@ pub struct Header {
 /// How far attributes were taken out of the bytes of a space's objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ExtractionPlace {
+    /// The term of the journal.
     pub(crate) term: u32,
+    /// Up to which record what was published was looked at.
     pub(crate) seq: u64,
+    /// Behind which entry all objects are looked at, while they are.
     pub(crate) scan: Option<u64>,
+    /// By which release of the extractor.
     pub(crate) extractor: u32,
 }
 
 impl ExtractionPlace {
-    /// Tells whether what was published up to a position was looked at.
-    pub fn covers(&self, position: percale_core::Position) -> bool {
-        self.scan.is_none() && (self.term, self.seq) >= (position.term, position.seq)
+    /// Returns how many records up to a position were not looked at; nothing while all objects of the space are.
+    pub fn left(&self, position: Position) -> Option<u64> {
+        let is_same = self.scan.is_none() && self.term == position.term;
+        is_same.then(|| position.seq.saturating_sub(self.seq))
     }
 }
 
@@ -70,10 +76,6 @@ pub struct ToExtract {
     pub place: ExtractionPlace,
     /// Whether all were, so that the place is as it was.
     pub is_done: bool,
-    /// Records of the journal behind that.
-    pub left: u64,
-    /// Whether all objects of the space are being looked at.
-    pub is_scan: bool,
 }
 
 /// How to search.

@@ -13,7 +13,7 @@ use percale_core::AttributeValue;
 use percale_core::attribute::{Float, MAX_ATTRIBUTE_VALUES};
 
 use super::{Unreadable, dotted, single, text_of};
-use crate::header::{Header, unsigned};
+use crate::header::{FORMAT, Header, unsigned};
 use crate::source::File;
 
 /// Most groups and datasets that are looked at.
@@ -24,7 +24,7 @@ const MAX_DEPTH: usize = 64;
 const MAX_OBJECT_HEADER: usize = 64 << 20;
 /// Names by which NetCDF-4 keeps dimensions in HDF5, and which it shows to nobody
 /// (<https://docs.unidata.ucar.edu/netcdf-c/current/file_format_specifications.html>).
-pub(super) const OF_DIMENSIONS: [&str; 8] = [
+const OF_DIMENSIONS: [&str; 8] = [
     "CLASS",
     "DIMENSION_LIST",
     "NAME",
@@ -71,7 +71,7 @@ pub(super) fn read(file: &File) -> Result<Header, Unreadable> {
     let mut header = Header::default();
     walk.group(&root, &[], &mut header)?;
     walk.resolve(&mut header);
-    header.text(crate::header::FORMAT, if walk.is_netcdf { "netcdf4" } else { "hdf5" });
+    header.text(FORMAT, if walk.is_netcdf { "netcdf4" } else { "hdf5" });
     Ok(header)
 }
 

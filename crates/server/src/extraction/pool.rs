@@ -1,10 +1,9 @@
 //! The processes that read headers, as the server has them: some at once, each for one file after the other.
 
-use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
@@ -17,7 +16,7 @@ use tokio::sync::Semaphore;
 
 use crate::{ApiError, Result};
 
-/// How long one file may take.
+/// How long a process may take with one file, without what it waits for its bytes.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// How long one range of a file may be.
 const MAX_RANGE: u64 = 64 << 20;
@@ -39,6 +38,22 @@ impl From<std::io::Error> for Broken {
 impl From<serde_json::Error> for Broken {
     fn from(error: serde_json::Error) -> Self {
         Self(error.to_string())
+    }
+}
+
+/// Why a process has no outcome for a file.
+enum Ended {
+    /// The bytes of the file cannot be read.
+    Source(ApiError),
+    /// The file takes more than a file may.
+    File(String),
+    /// The process ended, or does not keep to what was agreed.
+    Broken(Broken),
+}
+
+impl<E: Into<Broken>> From<E> for Ended {
+    fn from(error: E) -> Self {
+        Self::Broken(error.into())
     }
 }
 
@@ -95,32 +110,26 @@ impl Pool {
         read: &(impl Fn(ByteRange) -> BoxFuture<'static, Result<Bytes>> + Send + Sync),
         may_be_used: bool,
     ) -> Result<std::result::Result<Outcome, Broken>> {
-        let mut process = match self.idle().filter(|_| may_be_used) {
+        let idle = if may_be_used { self.idle() } else { None };
+        let mut process = match idle {
             Some(process) => process,
             None => Process::start(&self.program).await?,
         };
-        let mut fault = None;
-        let done = tokio::time::timeout(PATIENCE, process.read(asked, read, &mut fault)).await;
-        if let Some(fault) = fault {
-            return Err(fault);
-        }
-        match done {
-            Ok(Ok(outcome)) => {
+        // A process that is not put back is killed when it is dropped.
+        match process.read(asked, read).await {
+            Ok(outcome) => {
                 process.files += 1;
                 if process.files < MOST_FILES {
                     self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(process);
                 }
                 Ok(Ok(outcome))
             }
-            Ok(Err(Broken(why))) => {
+            Err(Ended::Source(error)) => Err(error),
+            Err(Ended::File(why)) => Ok(Ok(Outcome::Unreadable(why))),
+            Err(Ended::Broken(Broken(why))) => {
                 let ended = tokio::time::timeout(Duration::from_secs(1), process.child.wait()).await;
                 let why = ended.ok().and_then(std::io::Result::ok).map_or(why, |status| status.to_string());
                 Ok(Err(Broken(why)))
-            }
-            // The process is killed when it is dropped.
-            Err(_) => {
-                let seconds = PATIENCE.as_secs();
-                Ok(Ok(Outcome::Unreadable(format!("its header was not read within {seconds} s"))))
             }
         }
     }
@@ -141,7 +150,7 @@ impl Process {
         };
         let mut command = Command::new(program);
         // Nothing of the server's environment is its business.
-        command.arg("read-headers").env_clear().envs(std::iter::empty::<(OsString, OsString)>());
+        command.arg("read-headers").env_clear();
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).kill_on_drop(true);
         let mut child = command.spawn().map_err(|error| cannot(error.to_string()))?;
         let pipes = child.stdin.take().zip(child.stdout.take());
@@ -179,36 +188,29 @@ impl Process {
         &mut self,
         asked: &Asked,
         read: &(impl Fn(ByteRange) -> BoxFuture<'static, Result<Bytes>> + Send + Sync),
-        fault: &mut Option<ApiError>,
-    ) -> std::result::Result<Outcome, Broken> {
+    ) -> std::result::Result<Outcome, Ended> {
         self.send(Kind::File, &serde_json::to_vec(asked)?).await?;
-        let mut left = MAX_READ;
+        let (mut time, mut bytes) = (PATIENCE, MAX_READ);
         loop {
-            match self.receive().await? {
-                (Kind::Done, outcome) => return parse(&outcome),
+            let began = Instant::now();
+            let answer = tokio::time::timeout(time, self.receive()).await;
+            time = time.saturating_sub(began.elapsed());
+            let seconds = PATIENCE.as_secs();
+            match answer.map_err(|_| Ended::File(format!("its header was not read within {seconds} s")))?? {
+                (Kind::Done, outcome) => return Ok(parse(&outcome)?),
                 (Kind::Want, range) => {
                     let Range { offset, len } = parse(&range)?;
                     let end = offset.checked_add(len).filter(|end| *end <= asked.size && len <= MAX_RANGE);
                     if end.is_none() {
-                        return Err(Broken("it asked for bytes that the file does not have".into()));
+                        return Err(Broken("it asked for bytes that the file does not have".into()).into());
                     }
-                    let Some(rest) = left.checked_sub(len) else {
-                        let mib = MAX_READ >> 20;
-                        return Ok(Outcome::Unreadable(format!(
-                            "its header is spread over more than {mib} MiB"
-                        )));
-                    };
-                    left = rest;
-                    match read(ByteRange::at(offset, len)).await {
-                        Ok(bytes) => self.send(Kind::Bytes, &bytes).await?,
-                        Err(error) => {
-                            self.send(Kind::Fault, b"it cannot be read now").await?;
-                            *fault = Some(error);
-                            return Err(Broken("the file cannot be read".into()));
-                        }
-                    }
+                    bytes = bytes.checked_sub(len).ok_or_else(|| {
+                        Ended::File(format!("its header is spread over more than {} MiB", MAX_READ >> 20))
+                    })?;
+                    let bytes = read(ByteRange::at(offset, len)).await.map_err(Ended::Source)?;
+                    self.send(Kind::Bytes, &bytes).await?;
                 }
-                _ => return Err(Broken("it answered something else".into())),
+                _ => return Err(Broken("it answered something else".into()).into()),
             }
         }
     }

@@ -56,7 +56,7 @@ fn describe(app: &AppState, space: percale_catalog::Space, stores: &[percale_cat
             percale_catalog::ExtractionMode::Async => Extraction::Async,
             percale_catalog::ExtractionMode::Sync => Extraction::Sync,
         },
-        unread: app.extraction.left(space.id),
+        unread: app.extraction.left(space.position),
         home,
         position: space.position.to_string(),
         created: space.created,

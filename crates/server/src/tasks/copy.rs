@@ -122,13 +122,7 @@ impl Copier<'_> {
     /// Copies one page of the source. Returns where the next begins.
     async fn page(&self, after: Option<String>) -> Result<Option<String>> {
         let attempt = self.attempt;
-        let mut options = ListOptions::default();
-        options.after = after;
-        options.limit = STEP;
-        options.recursive = true;
-        options.replicas = true;
-        let page = attempt.app.catalog.list(&attempt.task.caller, self.from, options).await;
-        let page = page.on_path(self.from)?;
+        let page = attempt.list(self.from, after, STEP).await?;
         let (mut collections, mut objects) = (Vec::new(), Vec::new());
         for listed in page.items {
             let target = moved(self.from, self.to, &listed.path)?;

@@ -4,14 +4,14 @@
 use std::time::Duration;
 
 use percale_api::peer::{Evict, MAX_COPIES, Outcome, OwnCopy};
-use percale_catalog::{CopyId, EntryKind, EvictAnswer, ListOptions, Space};
+use percale_catalog::{CopyId, EntryKind, EvictAnswer, Space};
 use percale_core::{ErrorCode, ObjectPath, Position};
 use percale_federation::follow;
 
 use super::Attempt;
 use super::replicate::space_of;
 use crate::abroad::from_problem;
-use crate::{ApiError, OnPath as _, Result};
+use crate::{ApiError, Result};
 
 /// Entries in one step.
 const STEP: usize = 500;
@@ -31,12 +31,7 @@ pub(super) async fn run(attempt: &Attempt, path: &ObjectPath) -> Result<()> {
     let mut after = attempt.progress.after();
     let mut furthest = None;
     loop {
-        let mut options = ListOptions::default();
-        options.after = after;
-        options.limit = STEP;
-        options.recursive = true;
-        options.replicas = true;
-        let page = app.catalog.list(&attempt.task.caller, path, options).await.on_path(path)?;
+        let page = attempt.list(path, after, STEP).await?;
         let mut copies = Vec::new();
         for listed in page.items.into_iter().filter(|listed| listed.entry.kind == EntryKind::Object) {
             let bytes = listed.entry.content.as_ref().map_or(0, |content| content.size.0);

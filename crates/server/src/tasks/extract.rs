@@ -1,30 +1,29 @@
 //! Reads the headers of all objects below a path, whatever was read of them before.
 
-use percale_catalog::{EntryKind, ListOptions};
+use percale_catalog::EntryKind;
 use percale_core::ObjectPath;
 
 use super::Attempt;
+use super::replicate::space_of;
 use super::verify::opened;
+use crate::Result;
 use crate::extraction::{extract, may_extract};
-use crate::{OnPath as _, Result};
 
 /// Entries in one step.
 const STEP: usize = 200;
 
 pub(super) async fn run(attempt: &Attempt, path: &ObjectPath) -> Result<()> {
     may_extract(&attempt.app, path).await?;
+    let space = space_of(attempt, path).await?.id;
     let mut after = attempt.progress.after();
     loop {
-        let mut options = ListOptions::default();
-        options.after = after;
-        options.limit = STEP;
-        options.recursive = true;
-        options.replicas = true;
-        let page = attempt.app.catalog.list(&attempt.task.caller, path, options).await.on_path(path)?;
+        let page = attempt.list(path, after, STEP).await?;
         let position = page.position;
         let objects = page.items.into_iter().filter(|listed| listed.entry.kind == EntryKind::Object);
         let versions: Vec<_> = objects.filter_map(|listed| opened(listed, position)).collect();
-        for (version, outcome) in versions.iter().zip(extract(&attempt.app, &versions).await?) {
+        for (version, outcome) in
+            versions.iter().zip(extract(&attempt.app, space, &versions, &attempt.acting).await?)
+        {
             match outcome {
                 Ok(()) => attempt.progress.done(1, 0),
                 Err(error) => attempt.failed(&version.path, "failed", &error),

@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use percale_api::tasks::{TaskSpec, Verification};
-use percale_catalog::{Task, TaskFault, TaskHolder, TaskOutcome, TaskReport};
+use percale_catalog::{ListOptions, Listed, Page, Task, TaskFault, TaskHolder, TaskOutcome, TaskReport};
 use percale_core::ids::{SiteId, TaskId};
 use percale_core::state::TaskState;
 use percale_core::{ErrorCode, ObjectPath, Rate, Timestamp};
@@ -34,7 +34,7 @@ use tokio_util::sync::CancellationToken;
 use crate::app::system_caller;
 use crate::fetch::{Become, Fetch, Flow, ForTask};
 use crate::http::auth::delegated_here;
-use crate::{ApiError, AppState, Result};
+use crate::{ApiError, AppState, OnPath as _, Result};
 use activity::Activity;
 pub(crate) use empty::may_be_emptied;
 use progress::Progress;
@@ -316,6 +316,16 @@ impl Attempt {
             TaskSpec::Extract { path } => extract::run(self, &path).await,
             _ => Err(ApiError::new(ErrorCode::Unsupported, "this release does not know this kind of task")),
         }
+    }
+
+    /// Returns a page of what is at a path and below it, with the copies, as its user sees it.
+    async fn list(&self, path: &ObjectPath, after: Option<String>, limit: usize) -> Result<Page<Listed>> {
+        let mut options = ListOptions::default();
+        options.after = after;
+        options.limit = limit;
+        options.recursive = true;
+        options.replicas = true;
+        self.app.catalog.list(&self.task.caller, path, options).await.on_path(path)
     }
 
     /// Returns what lets the task publish in the name of a user of another site.

@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures::{FutureExt as _, StreamExt as _, TryStreamExt as _, stream};
-use percale_catalog::{ArrivalBody, EntryKind, ListOptions, OpenVersion, Space};
+use percale_catalog::{ArrivalBody, EntryKind, OpenVersion, Space};
 use percale_core::ids::VersionId;
 use percale_core::{ErrorCode, ObjectPath, Position};
 use percale_federation::follow;
@@ -139,12 +139,7 @@ impl<'a> Step<'a> {
             return Ok(None);
         }
         let (attempt, app) = (self.attempt, &self.attempt.app);
-        let mut options = ListOptions::default();
-        options.after = after;
-        options.limit = PAGE;
-        options.recursive = true;
-        options.replicas = true;
-        let page = app.catalog.list(&attempt.task.caller, self.path, options).await.on_path(self.path)?;
+        let page = attempt.list(self.path, after, PAGE).await?;
         let store = app.stores.for_new_data(&self.space.name).await?;
         let (mut wanted, mut items) = (Vec::new(), 0);
         for listed in page.items.into_iter().filter(|listed| listed.entry.kind == EntryKind::Object) {

@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use futures::future::{BoxFuture, join_all};
 use futures::{FutureExt, StreamExt as _, stream};
 use percale_api::peer::{CheckCopies, CheckLine, Outcome, VersionOf};
-use percale_catalog::{EntryKind, ListOptions, Listed, OpenVersion, Replica};
+use percale_catalog::{EntryKind, Listed, OpenVersion, Replica};
 use percale_core::access::Permission;
 use percale_core::ids::{SiteId, StoreId};
 use percale_core::state::ReplicaState;
@@ -19,7 +19,7 @@ use crate::abroad::{Copied, from_problem};
 use crate::app::system_caller;
 use crate::authorize::limited;
 use crate::fetch::{Become, Brought, Fetch, Flow, Wanted};
-use crate::{ApiError, AppState, OnPath as _, Result};
+use crate::{ApiError, AppState, Result};
 
 /// Entries in one step.
 const STEP: usize = 100;
@@ -37,15 +37,9 @@ pub(crate) struct Found {
 
 /// `unverified`: only copies that were not hashed yet are looked at.
 pub(super) async fn run(attempt: &Attempt, path: &ObjectPath, repair: bool, unverified: bool) -> Result<()> {
-    let caller = &attempt.task.caller;
     let mut after = attempt.progress.after();
     loop {
-        let mut options = ListOptions::default();
-        options.after = after;
-        options.limit = STEP;
-        options.recursive = true;
-        options.replicas = true;
-        let page = attempt.app.catalog.list(caller, path, options).await.on_path(path)?;
+        let page = attempt.list(path, after, STEP).await?;
         let position = page.position;
         let mut own = Vec::new();
         let mut others: BTreeMap<SiteId, Vec<OpenVersion>> = BTreeMap::new();
