@@ -25,9 +25,10 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// Numbers at which readers stumble.
 const EDGES: [u64; 8] = [0, 1, 0x7f, 0xff, 0x7fff_ffff, 0xffff_ffff, i64::MAX.unsigned_abs(), u64::MAX];
 /// What queries are made of.
-const WORDS: [&str; 28] = [
+const WORDS: [&str; 33] = [
     "a", "@b", "`c d`", "name", "size", ":", "=", "!=", ">", "<=", "..", "(", ")", "[", "]", "{", "AND",
-    "OR", "NOT", "-", "TO", "BETWEEN", "IN", "LIKE", "'x''y'", "\"", "1e309", "2024-06",
+    "OR", "NOT", "-", "TO", "BETWEEN", "IN", "LIKE", "'x''y'", "\"", "1e309", "2024-06", "bbox:(", "near:(",
+    ",", "5km", "time",
 ];
 
 fn main() -> ExitCode {

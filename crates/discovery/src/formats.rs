@@ -3,8 +3,11 @@
 //! Attributes of the file keep their names; those of a group have its path before them, those of a variable `var.` and its path, with
 //! dots between: `var.forecast.tas.units`. `var.tas` itself is the type, `var.tas.shape` the shape, `dim.time` a dimension.
 
+mod axis;
 mod csv;
+mod document;
 mod fits;
+mod grib;
 mod hdf5;
 mod image;
 mod netcdf3;
@@ -45,6 +48,7 @@ macro_rules! unreadable_by {
 unreadable_by!(
     io::Error,
     hdf5_reader::error::Error,
+    grib_core::Error,
     netcdf_reader::Error,
     ::parquet::errors::ParquetError,
     ::tiff::TiffError
@@ -77,6 +81,9 @@ pub fn read(file: &File, name: &str) -> Result<Option<Header>, Unreadable> {
     if let Some(separator) = csv::separator(name) {
         return csv::read(file, separator).map(Some);
     }
+    if let Some(format) = document::format(name) {
+        return document::read(file, format).map(Some);
+    }
     Ok(None)
 }
 
@@ -87,6 +94,7 @@ fn by_begin(file: &File, begin: &[u8]) -> Option<Result<Header, Unreadable>> {
         [b'S', b'I', b'M', b'P', b'L', b'E', b' ', b' ', b'=', ..] => Some(fits::read(file)),
         [b'I', b'I', 42 | 43, 0, ..] | [b'M', b'M', 0, 42 | 43, ..] => Some(tiff::read(file)),
         [b'P', b'A', b'R', b'1', ..] => Some(parquet::read(file)),
+        [b'G', b'R', b'I', b'B', ..] => Some(grib::read(file)),
         [0xff, 0xd8, 0xff, ..] => Some(image::read(file, "jpeg")),
         [0x89, b'P', b'N', b'G', ..] => Some(image::read(file, "png")),
         [b'R', b'I', b'F', b'F', _, _, _, _, b'W', b'E', b'B', b'P', ..] => Some(image::read(file, "webp")),

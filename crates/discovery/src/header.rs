@@ -9,6 +9,8 @@ use percale_core::attribute::{
 use percale_core::{AttributeName, AttributeValue, Timestamp};
 use serde::{Deserialize, Serialize};
 
+use crate::standard;
+
 /// The attribute that says in which format a file is.
 pub const FORMAT: &str = "format";
 /// The attribute that says how many values there was no room for.
@@ -75,6 +77,17 @@ impl Header {
         }
     }
 
+    /// Returns what an attribute has so far.
+    pub fn values(&self, name: &str) -> Option<&[AttributeValue]> {
+        let at = self.places.get(&name_of(name)?)?;
+        self.found.get(*at).map(|found| found.values.as_slice())
+    }
+
+    /// Returns all attributes so far.
+    pub fn all(&self) -> impl Iterator<Item = (&str, &[AttributeValue])> {
+        self.found.iter().map(|found| (found.name.as_str(), found.values.as_slice()))
+    }
+
     /// Adds one text.
     pub fn text(&mut self, name: &str, text: impl Into<String>) {
         self.add(name, [AttributeValue::Text(text.into())]);
@@ -98,6 +111,7 @@ impl Header {
     /// Returns what was found.
     pub fn finish(mut self) -> Vec<Found> {
         self.add_times();
+        standard::add(&mut self);
         if self.left_out > 0 {
             let left_out = i64::try_from(self.left_out).unwrap_or(i64::MAX);
             // There is room for it, whatever there is.
@@ -112,7 +126,7 @@ impl Header {
     ///
     /// <https://wiki.esipfed.org/Attribute_Convention_for_Data_Discovery_1-3>: these have values of ISO 8601.
     fn add_times(&mut self) {
-        const TIMES: [&str; 8] = [
+        const TIMES: [&str; 12] = [
             "time_coverage_start",
             "time_coverage_end",
             "date_created",
@@ -121,6 +135,10 @@ impl Header {
             "date_metadata_modified",
             "creation_date",
             "DATE-OBS",
+            "DATE-END",
+            "properties.datetime",
+            "properties.start_datetime",
+            "properties.end_datetime",
         ];
         for name in TIMES {
             let at = name_of(name).and_then(|name| self.places.get(&name).copied());

@@ -11,12 +11,14 @@
 //!          | field [ "NOT" ] "IN" ( "(" | "[" ) value { [ "," ] value } ( ")" | "]" )
 //!          | field [ "NOT" ] "BETWEEN" value "AND" value
 //!          | field "IS" [ "NOT" ] "NULL"
+//!          | "bbox" ":" "(" west "," south "," east "," north ")" | "near" ":" "(" longitude "," latitude "," length ")"
 //! range    = [ value ] ".." [ value ] | "[" ( value | "*" ) "TO" ( value | "*" ) "]"
 //! field    = builtin | "@" key | key | "`" any "`"
 //! ```
 //!
 //! Keywords are read in any case. Of nesting and length there are bounds, so that no text of anybody costs more than reading it.
 
+mod coverage;
 mod value;
 
 use percale_core::Timestamp;
@@ -195,6 +197,9 @@ impl<'a> Reader<'a> {
             self.depth -= 1;
             return Ok(inner);
         }
+        if let Some(condition) = self.place()? {
+            return Ok(condition);
+        }
         if let Some(condition) = self.clause()? {
             return Ok(condition);
         }
@@ -208,6 +213,49 @@ impl<'a> Reader<'a> {
                 }
                 text => words(before, text.to_owned()),
             },
+        }
+    }
+
+    /// Reads `bbox:(…)` or `near:(…)`. Nothing if neither is there.
+    fn place(&mut self) -> Outcome<Option<Condition>> {
+        let start = self.rest;
+        let is_box = self.take((literal(Caseless("bbox")), ':')).is_some();
+        if !is_box && self.take((literal(Caseless("near")), ':')).is_none() {
+            return Ok(None);
+        }
+        let expected = match is_box {
+            true => "bbox:(west, south, east, north) in degrees is expected, such as bbox:(-10,35,30,60)",
+            false => "near:(longitude, latitude, distance) is expected, such as near:(11.6,48.1,50km)",
+        };
+        let mut words = Vec::new();
+        let mut separator = "(";
+        while words.len() < 4 && self.symbol(separator) {
+            self.space();
+            words.push(self.bare_value());
+            self.space();
+            separator = ",";
+        }
+        let is_closed = self.symbol(")");
+        let number = |word: &str| word.parse::<f64>().ok();
+        let condition = match (is_box, words.as_slice()) {
+            (true, [west, south, east, north]) => {
+                let corners = [west, south, east, north].map(|word| number(word));
+                match corners {
+                    [Some(west), Some(south), Some(east), Some(north)] => {
+                        coverage::within([west, south, east, north])
+                    }
+                    _ => None,
+                }
+            }
+            (false, [longitude, latitude, distance]) => number(longitude)
+                .zip(number(latitude))
+                .zip(value::kilometres(distance))
+                .and_then(|((longitude, latitude), distance)| coverage::near(longitude, latitude, distance)),
+            _ => None,
+        };
+        match condition.filter(|_| is_closed) {
+            Some(condition) => Ok(Some(condition)),
+            None => fault(start, expected),
         }
     }
 
@@ -225,7 +273,7 @@ impl<'a> Reader<'a> {
             let field = field(start, &name, is_attribute)?;
             self.space();
             let test = Test::Compare(comparison, self.value()?);
-            return Ok(Some(negate(is_negated, Condition::Is(field, test))));
+            return Ok(Some(negate(is_negated, field.is(test))));
         }
         self.rest = at_operator;
         let is_negated = self.spaced_keyword("NOT");
@@ -307,20 +355,20 @@ impl<'a> Reader<'a> {
         )))
     }
 
-    fn behind_colon(&mut self, field: Field) -> Outcome<Condition> {
+    fn behind_colon(&mut self, field: Subject) -> Outcome<Condition> {
         if let Some((comparison, is_negated)) = self.operator() {
             let test = Test::Compare(comparison, self.value()?);
-            return Ok(negate(is_negated, Condition::Is(field, test)));
+            return Ok(negate(is_negated, field.is(test)));
         }
         if self.symbol("(") {
             return Ok(any(&field, self.list(")", has)?));
         }
         if self.rest.starts_with(['[', '{']) {
-            return Ok(Condition::Is(field, self.bracketed()?));
+            return Ok(field.is(self.bracketed()?));
         }
         let start = self.rest;
         if let Some(text) = self.quoted()? {
-            return Ok(Condition::Is(field, Test::Has(Literal::text(text))));
+            return Ok(field.is(Test::Has(Literal::text(text))));
         }
         let word = self.bare_value();
         let range = word.split_once("..").filter(|(low, high)| !low.is_empty() || !high.is_empty());
@@ -332,7 +380,7 @@ impl<'a> Reader<'a> {
             }
             None => has(self.literal(word)),
         };
-        Ok(Condition::Is(field, test))
+        Ok(field.is(test))
     }
 
     /// Reads `[low TO high]`.
@@ -458,8 +506,8 @@ fn negate(is_negated: bool, condition: Condition) -> Condition {
     if is_negated { Condition::Not(Box::new(condition)) } else { condition }
 }
 
-fn any(field: &Field, tests: Vec<Test>) -> Condition {
-    one_or(tests.into_iter().map(|test| Condition::Is(field.clone(), test)).collect(), Condition::Any)
+fn any(field: &Subject, tests: Vec<Test>) -> Condition {
+    one_or(tests.into_iter().map(|test| field.is(test)).collect(), Condition::Any)
 }
 
 /// What a colon means: that the value is among the words, or a pattern.
@@ -471,12 +519,31 @@ fn has(value: Literal) -> Test {
     }
 }
 
-fn field(rest: &str, name: &str, is_attribute: bool) -> Outcome<Field> {
+/// What a test is about.
+enum Subject {
+    Field(Field),
+    /// The time that there is something of.
+    Time,
+}
+
+impl Subject {
+    fn is(&self, test: Test) -> Condition {
+        match self {
+            Self::Field(field) => Condition::Is(field.clone(), test),
+            Self::Time => coverage::during(test).unwrap_or(Condition::Any(Vec::new())),
+        }
+    }
+}
+
+fn field(rest: &str, name: &str, is_attribute: bool) -> Outcome<Subject> {
     if let Some(builtin) = Builtin::named(name).filter(|_| !is_attribute) {
-        return Ok(Field::Builtin(builtin));
+        return Ok(Subject::Field(Field::Builtin(builtin)));
+    }
+    if name.eq_ignore_ascii_case("time") && !is_attribute {
+        return Ok(Subject::Time);
     }
     match name.parse() {
-        Ok(name) => Ok(Field::Attribute(name)),
+        Ok(name) => Ok(Subject::Field(Field::Attribute(name))),
         Err(error) => fault(rest, error.to_string()),
     }
 }

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`language`] | [`parse`]: what people write, as the conditions of [`percale_core::query`] |
 //! | [`frame`] | what a server and the process that reads headers say to each other |
-//! | [`header`] | attributes on their way out of a file |
+//! | [`header`], [`standard`] | attributes on their way out of a file, and those that all formats share |
 //! | `formats`, `source` | which format a file has, and what its header says, by ranges of its bytes |
 //! | `reader`, `sandbox` | the process that reads headers, and what shuts it in |
 //!
@@ -21,8 +21,9 @@ pub mod reader;
 mod sandbox;
 #[cfg(feature = "formats")]
 pub mod source;
+pub mod standard;
 
 pub use language::{QueryError, parse};
 
 /// The release of what reads headers. It changes with what is found in the same bytes, so that they are read again.
-pub const EXTRACTOR: u32 = 1;
+pub const EXTRACTOR: u32 = 2;

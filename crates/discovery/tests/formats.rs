@@ -262,7 +262,6 @@ fn zarr() {
     has(&read(".zmetadata", two), &["title=t (text)", "var.tas=<f4 (text)", "var.tas.units=K (text)"]);
     has(&read(".zarray", br#"{"shape":[3],"dtype":"<f4"}"#), &["dtype=<f4 (text)", "shape=3 (integer)"]);
     has(&read(".zattrs", br#"{"units":"K"}"#), &["units=K (text)"]);
-    assert!(read("other.json", group).is_empty(), "JSON of others is not looked at");
     let deep = format!("{}{}", "[".repeat(10_000), "]".repeat(10_000));
     let file = File::new(Arc::new(deep.into_bytes()));
     assert!(formats::read(&file, "zarr.json").is_err());
@@ -278,4 +277,147 @@ fn tables() {
     has(&read("x.TSV", b"time\ttas\n1\t2\n"), &["column=time, tas (text)", "format=tsv (text)"]);
     assert!(read("x.txt", b"time,tas\n").is_empty());
     cut("x.csv", b"time,\"tas\n");
+}
+
+#[test]
+fn nifti_2() {
+    for is_little in [true, false] {
+        let mut bytes = vec![0; 540];
+        let mut set = |at: usize, value: &[u8]| {
+            let mut value = value.to_vec();
+            if !is_little {
+                value.reverse();
+            }
+            bytes[at..at + value.len()].copy_from_slice(&value);
+        };
+        set(0, &540_i32.to_le_bytes());
+        set(12, &16_i16.to_le_bytes());
+        for (n, size) in [3_i64, 64, 70_000, 30].into_iter().enumerate() {
+            set(16 + 8 * n, &size.to_le_bytes());
+            set(104 + 8 * n, &(size as f64 / 10.0).to_le_bytes());
+        }
+        set(176, &2.5_f64.to_le_bytes());
+        set(344, &1_i32.to_le_bytes());
+        // Millimetres and seconds.
+        set(500, &10_i32.to_le_bytes());
+        bytes[4..12].copy_from_slice(b"n+2\0\r\n\x1a\n");
+        bytes[240..250].copy_from_slice(b"FSL5.0 run");
+        let found = read("x.nii", &bytes);
+        has(
+            &found,
+            &[
+                "format=nifti2 (text)",
+                "dim=64, 70000, 30 (integer)",
+                "pixdim=6.4, 7000.0, 3.0 (float)",
+                "datatype=float32 (text)",
+                "space_unit=mm (text)",
+                "time_unit=sec (text)",
+                "descrip=FSL5.0 run (text)",
+                "scl_slope=2.5 (float)",
+                "qform_code=1 (integer)",
+            ],
+        );
+        cut("x.nii", &bytes);
+    }
+}
+
+#[test]
+fn documents() {
+    let item = br#"{
+        "type": "Feature", "bbox": [170, -10.5, -175, 0],
+        "properties": {"datetime": "2024-06-01T10:00:00Z", "eo:cloud_cover": 12.5, "bands": ["red", "nir"], "raw": true},
+        "links": [], "format": "other"
+    }"#;
+    let found = read("item.json", item);
+    has(
+        &found,
+        &[
+            "format=other, json (text)",
+            "properties.eo:cloud_cover=12.5 (float)",
+            "properties.bands=red, nir (text)",
+            "properties.raw=true (bool)",
+            "properties.datetime=2024-06-01T10:00:00Z, 2024-06-01T10:00:00Z (time)",
+            "coverage.start=2024-06-01T10:00:00Z (time)",
+            "coverage.west=170.0 (float)",
+            "coverage.east=185.0 (float)",
+        ],
+    );
+    let found = read(
+        "task.YML",
+        b"RepetitionTime: 2.5\nscanner: {maker: Siemens, channels: [32, 64]}\nnote: yes it is\n",
+    );
+    has(
+        &found,
+        &[
+            "format=yaml (text)",
+            "RepetitionTime=2.5 (float)",
+            "scanner.maker=Siemens (text)",
+            "scanner.channels=32, 64 (integer)",
+        ],
+    );
+    cut("x.json", item);
+    assert_eq!(read("x.json", b"[1, 2]"), ["format=json (text)"]);
+    assert_eq!(read("x.json", &b"[1, 2]".repeat(1 << 18)), ["format=json (text)"], "data");
+    let wrong = |name: &str, bytes: &[u8]| {
+        let file = File::new(Arc::new(bytes.to_vec()));
+        formats::read(&file, name).map(drop).unwrap_err().to_string()
+    };
+    assert!(!wrong("x.json", b"{").is_empty());
+    assert!(!wrong("x.json", "[".repeat(10_000).as_bytes()).is_empty());
+    // Each line has the one before it many times over.
+    let mut bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n".to_owned();
+    for n in 1..12 {
+        let before = format!("*a{}", n - 1);
+        bomb.push_str(&format!("a{n}: &a{n} [{}]\n", [before.as_str(); 9].join(", ")));
+    }
+    let said = wrong("x.yaml", bomb.as_bytes());
+    assert!(!said.is_empty() && !said.contains('\n'), "{said}");
+}
+
+/// A message of GRIB 1 without a grid, whose section of data says that it is so long.
+fn grib(len: u32, data: u32) -> Vec<u8> {
+    let mut bytes = b"GRIB".to_vec();
+    bytes.extend(&len.to_be_bytes()[1..]);
+    bytes.push(1);
+    // Length, table 2, centre, process, grid, no sections, parameter 11 (temperature) at 850 hPa on 2024-06-01 12:00, 6 hours later.
+    bytes.extend([0, 0, 28, 2, 7, 0, 255, 0, 11, 100, 850_u16.to_be_bytes()[0], 850_u16.to_be_bytes()[1]]);
+    bytes.extend([24, 6, 1, 12, 0, 1, 6, 0, 0, 0, 0, 0, 21, 0, 0, 0]);
+    bytes.extend(&data.to_be_bytes()[1..]);
+    bytes
+}
+
+#[test]
+fn grib_of_the_first_edition() {
+    let mut small = grib(54, 14);
+    small.resize(50, 0);
+    small.extend(b"7777");
+    let found = read("x", &[&small[..], b"padding", &small[..]].concat());
+    has(
+        &found,
+        &[
+            "format=grib1 (text)",
+            "messages=2 (integer)",
+            "parameter=TMP (text)",
+            "level=850.0 (float)",
+            "level_type=isobaricInhPa (text)",
+            "reference_time=2024-06-01T12:00:00Z (time)",
+            "valid_time=2024-06-01T18:00:00Z (time)",
+            "coverage.end=2024-06-01T18:00:00Z (time)",
+            "var.TMP=float64 (text)",
+        ],
+    );
+    cut("x", &small);
+    // One that is longer than three bytes can say: 10 times 120 bytes, of which the last 16 are not there, and the "7777" behind it.
+    let mut large = grib(0x80_0000 | 10, 20);
+    large.resize(1200 - 20 + 4, 0);
+    large.extend(&small);
+    has(&read("x", &large), &["messages=2 (integer)"]);
+    // Parameters of a centre's own tables are not those of the WMO.
+    let mut own = small.clone();
+    own[11] = 128;
+    has(&read("x", &own), &["parameter=11.128 (text)", "var.11-128=float64 (text)"]);
+    // A message within which the next one would begin is not gone round for ever.
+    let mut endless = small.clone();
+    endless[4..7].copy_from_slice(&[0, 0, 0]);
+    assert!(!read("x", &endless.repeat(3)).is_empty());
 }

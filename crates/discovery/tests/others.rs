@@ -24,9 +24,11 @@ fn python() -> PathBuf {
 /// Returns the folders with samples, or says that there are none.
 fn folders() -> Option<Vec<&'static str>> {
     let found: Vec<&str> = SAMPLES.into_iter().filter(|folder| Path::new(folder).is_dir()).collect();
-    let has_python = Command::new(python()).args(["-c", "import h5py, netCDF4"]).output();
+    let has_python = Command::new(python()).args(["-c", "import eccodes, h5py, netCDF4"]).output();
     if found.is_empty() || !has_python.is_ok_and(|output| output.status.success()) {
-        println!("skipped: without sample files, h5py and netCDF4 (scripts/bootstrap test installs them)");
+        println!(
+            "skipped: without sample files, eccodes, h5py and netCDF4 (scripts/bootstrap test installs them)"
+        );
         return None;
     }
     Some(found)
@@ -181,4 +183,67 @@ fn bytes_that_were_changed_and_cut_break_nothing() {
             assert!(began.elapsed() < Duration::from_secs(20), "{name} {round}: {:?}", began.elapsed());
         }
     }
+}
+
+/// Writes fields as ecCodes does, and prints what it says of each.
+const GRIB: &str = r#"
+import eccodes, json, sys
+fields = []
+with open(sys.argv[1], "wb") as file:
+    for sample, changes in [
+        ("regular_ll_pl_grib2", {"level": 500, "dataDate": 20240601, "dataTime": 600, "step": 12}),
+        ("regular_ll_pl_grib2", {"level": 850, "shortName": "r"}),
+        ("regular_ll_sfc_grib2", {"typeOfLevel": "heightAboveGround", "level": 2}),
+        ("regular_ll_sfc_grib2", {"shortName": "tp", "stepType": "accum", "stepRange": "0-6"}),
+        ("regular_gg_pl_grib2", {"level": 1}),
+        ("polar_stereographic_pl_grib2", {}),
+        ("regular_ll_pl_grib1", {"level": 300, "dataDate": 19990131, "step": 48}),
+        ("regular_ll_sfc_grib1", {}),
+    ]:
+        field = eccodes.codes_grib_new_from_samples(sample)
+        for key, value in changes.items():
+            eccodes.codes_set(field, key, value)
+        eccodes.codes_write(field, file)
+        get = lambda key: eccodes.codes_get(field, key)
+        fields.append({
+            "level_type": get("typeOfLevel"), "level": get("level"), "shape": [get("Nj"), get("Ni")],
+            "valid": "%04d-%02d-%02dT%02d:%02d:00Z" % (get("validityDate") // 10000, get("validityDate") // 100 % 100,
+                     get("validityDate") % 100, get("validityTime") // 100, get("validityTime") % 100),
+            "reference": "%04d-%02d-%02dT%02d:%02d:00Z" % (get("dataDate") // 10000, get("dataDate") // 100 % 100,
+                     get("dataDate") % 100, get("dataTime") // 100, get("dataTime") % 100),
+        })
+        eccodes.codes_release(field)
+print(json.dumps(fields))
+"#;
+
+#[test]
+fn fields_of_grib_are_as_eccodes_wrote_them() {
+    let Some(_) = folders() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x.grib");
+    let made = Command::new(python()).args(["-c", GRIB]).arg(&path).output().unwrap();
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let fields: Vec<serde_json::Value> = serde_json::from_slice(&made.stdout).unwrap();
+    let found = read(std::fs::read(&path).unwrap()).unwrap();
+    let of = |wanted: &str| -> Vec<String> {
+        let found = found.iter().find(|(name, _)| name == wanted);
+        found.map(|(_, values)| values.iter().map(ToString::to_string).collect()).unwrap_or_default()
+    };
+    assert_eq!(of("messages"), [fields.len().to_string()]);
+    assert_eq!(of("extraction.error"), Vec::<String>::new());
+    for field in &fields {
+        for (name, key) in
+            [("level_type", "level_type"), ("valid_time", "valid"), ("reference_time", "reference")]
+        {
+            let value = field[key].as_str().unwrap();
+            assert!(of(name).iter().any(|one| one == value), "{name}: {field} {:?}", of(name));
+        }
+        let level = field["level"].as_f64().unwrap();
+        assert!(level == 0.0 || of("level").contains(&format!("{level:?}")), "{field} {:?}", of("level"));
+    }
+    assert_eq!(of("var.TMP.shape"), ["31", "16"]);
+    assert_eq!(of("var.TMP.level"), ["500.0", "2.0", "1.0", "1000.0"]);
+    assert_eq!(of("parameter_name")[..2], ["Temperature", "Relative humidity"]);
+    assert_eq!(of("grid"), ["regular_ll", "regular_gg", "polar_stereographic"]);
+    assert_eq!(of("coverage.south"), ["-87.863799"]);
 }

@@ -8,13 +8,15 @@ use hdf5_reader::error::{ByteOrder, Error, Result as Hdf5Result};
 use hdf5_reader::group::Group;
 use hdf5_reader::messages::datatype::{Datatype, ReferenceType, StringPadding, StringSize, VarLenKind};
 use hdf5_reader::storage::{Storage, StorageBuffer};
-use hdf5_reader::{Attribute, Dataset, Hdf5File, OpenOptions};
+use hdf5_reader::{Attribute, Dataset, Hdf5File, OpenOptions, SliceInfo, SliceInfoElem};
 use percale_core::AttributeValue;
 use percale_core::attribute::{Float, MAX_ATTRIBUTE_VALUES};
 
+use super::axis::Axis;
 use super::{Unreadable, dotted, single, text_of};
 use crate::header::{FORMAT, Header, unsigned};
 use crate::source::File;
+use crate::standard::{self, Coverage};
 
 /// Most groups and datasets that are looked at.
 const MAX_OBJECTS: usize = 100_000;
@@ -67,11 +69,14 @@ pub(super) fn read(file: &File) -> Result<Header, Unreadable> {
         dimensions: HashMap::new(),
         extents: Vec::new(),
         is_netcdf: false,
+        coverage: Coverage::default(),
     };
     let mut header = Header::default();
     walk.group(&root, &[], &mut header)?;
     walk.resolve(&mut header);
     header.text(FORMAT, if walk.is_netcdf { "netcdf4" } else { "hdf5" });
+    standard::add(&mut header);
+    walk.coverage.say(&mut header);
     Ok(header)
 }
 
@@ -91,6 +96,7 @@ struct Walk {
     /// Which dimensions datasets have, and how long they are there.
     extents: Vec<(u64, u64)>,
     is_netcdf: bool,
+    coverage: Coverage,
 }
 
 impl Walk {
@@ -154,6 +160,13 @@ impl Walk {
         };
         let is_scale = text("CLASS").is_some_and(|class| class == "DIMENSION_SCALE");
         let named = text("NAME").unwrap_or_default();
+        let axis = text("units").and_then(|units| Axis::of(&units, text("calendar").as_deref()));
+        if let (Some(axis), [count]) = (axis, dataset.shape())
+            && let (Some(first), Some(last)) =
+                (number_at(dataset, 0), number_at(dataset, count.saturating_sub(1)))
+        {
+            axis.cover(&mut self.coverage, first, last, *count);
+        }
         let is_bare = is_scale && named.starts_with(NO_VARIABLE);
         self.is_netcdf |=
             is_bare || attributes.iter().any(|attribute| attribute.name.starts_with("_Netcdf4"));
@@ -409,5 +422,23 @@ fn type_name(datatype: &Datatype) -> String {
         }
         Datatype::Opaque { size, .. } => format!("opaque{}", u64::from(*size) * 8),
         Datatype::Reference { .. } => "reference".into(),
+    }
+}
+
+/// Reads one number of a dataset that has one dimension.
+fn number_at(dataset: &Dataset, at: u64) -> Option<f64> {
+    let only = SliceInfo { selections: vec![SliceInfoElem::Slice { start: at, end: at + 1, step: 1 }] };
+    macro_rules! read {
+        ($kind:ty) => {
+            dataset.read_slice::<$kind>(&only).ok()?.first().map(|number| *number as f64)
+        };
+    }
+    match type_name(dataset.dtype()).as_str() {
+        "float64" => read!(f64),
+        "float32" => read!(f32),
+        "int64" => read!(i64),
+        "int32" => read!(i32),
+        "int16" => read!(i16),
+        _ => None,
     }
 }

@@ -3,13 +3,15 @@
 use std::sync::Arc;
 
 use netcdf_reader::classic::ClassicFile;
-use netcdf_reader::{NcAttrValue, NcFormat, NcGroup};
+use netcdf_reader::{NcAttrValue, NcFormat, NcGroup, NcSliceInfo, NcSliceInfoElem, NcVariable};
 use percale_core::AttributeValue;
 use percale_core::attribute::{Float, MAX_ATTRIBUTE_VALUES};
 
+use super::axis::Axis;
 use super::{Unreadable, single};
 use crate::header::{Header, unsigned};
 use crate::source::File;
+use crate::standard::{self, Coverage};
 
 /// Largest file that is read as a whole where its header cannot be read by itself.
 const MAX_WHOLE: u64 = 128 << 20;
@@ -28,6 +30,7 @@ pub(super) fn read(file: &File) -> Result<Header, Unreadable> {
         }
         opened => opened?,
     };
+    let mut coverage = Coverage::default();
     let mut header = Header::of_format(if format == NcFormat::Cdf5 { "netcdf5" } else { "netcdf3" });
     let NcGroup { attributes, dimensions, variables, .. } = netcdf.root_group();
     for attribute in attributes {
@@ -46,8 +49,38 @@ pub(super) fn read(file: &File) -> Result<Header, Unreadable> {
         for attribute in variable.attributes() {
             add(&mut header, &format!("{name}.{}", attribute.name), &attribute.value);
         }
+        if let Some((axis, count)) = axis(variable)
+            && let Ok([first, last]) = ends(&netcdf, &variable.name, count)
+        {
+            axis.cover(&mut coverage, first, last, count);
+        }
     }
+    standard::add(&mut header);
+    coverage.say(&mut header);
     Ok(header)
+}
+
+/// Tells what a variable of one dimension counts, and how many values it has.
+fn axis(variable: &NcVariable) -> Option<(Axis, u64)> {
+    let [count] = *variable.shape() else { return None };
+    let text = |name: &str| {
+        let attribute = variable.attributes().iter().find(|attribute| attribute.name == name)?;
+        match &attribute.value {
+            NcAttrValue::Chars(text) => Some(text.trim_end_matches('\0')),
+            _ => None,
+        }
+    };
+    Some((Axis::of(text("units")?, text("calendar"))?, count)).filter(|_| count > 0)
+}
+
+/// Reads the first and the last value.
+fn ends(netcdf: &ClassicFile, name: &str, count: u64) -> netcdf_reader::Result<[f64; 2]> {
+    let at = |start: u64| -> netcdf_reader::Result<f64> {
+        let only = NcSliceInfoElem::Slice { start, end: start + 1, step: 1 };
+        let values = netcdf.read_variable_slice_as_f64(name, &NcSliceInfo { selections: vec![only] })?;
+        Ok(values.first().copied().unwrap_or(f64::NAN))
+    };
+    Ok([at(0)?, at(count - 1)?])
 }
 
 fn add(header: &mut Header, name: &str, value: &NcAttrValue) {

@@ -1,18 +1,15 @@
 //! Zarr, versions 2 and 3: what its objects of JSON say. The attributes are those of the object itself; where it has those of the arrays
 //! below it as well (consolidated metadata), these are variables.
 
-use percale_core::AttributeValue;
-use percale_core::attribute::Float;
 use serde_json::{Map, Value};
 
 use super::Unreadable;
+use super::document::add;
 use crate::header::Header;
 use crate::source::File;
 
 /// Largest object that is read.
 const MAX_SIZE: u64 = 64 << 20;
-/// How deep values in values are followed.
-const MAX_DEPTH: usize = 8;
 
 /// Tells whether an object of this name has the metadata of Zarr.
 pub(super) fn is_metadata(name: &str) -> bool {
@@ -99,31 +96,5 @@ fn attributes(header: &mut Header, name: &str, found: &Map<String, Value>) {
         let key = if key == "_ARRAY_DIMENSIONS" { "dimension_names" } else { key };
         let name = if name.is_empty() { key.to_owned() } else { format!("{name}.{key}") };
         add(header, &name, value, 0);
-    }
-}
-
-/// Adds a value of JSON: lists have several values, what is in objects has their names before it.
-fn add(header: &mut Header, name: &str, value: &Value, depth: usize) {
-    if depth > MAX_DEPTH {
-        return header.leave_out(1);
-    }
-    match value {
-        Value::Null => header.add(name, []),
-        Value::Object(parts) => {
-            for (key, part) in parts {
-                add(header, &format!("{name}.{key}"), part, depth + 1);
-            }
-        }
-        Value::Array(parts) if parts.is_empty() => header.add(name, []),
-        Value::Array(parts) => parts.iter().for_each(|part| add(header, name, part, depth + 1)),
-        Value::String(text) => header.text(name, text.as_str()),
-        Value::Bool(is_so) => header.add(name, [AttributeValue::Bool(*is_so)]),
-        Value::Number(number) => header.add(
-            name,
-            [match number.as_i64() {
-                Some(number) => AttributeValue::Integer(number),
-                None => AttributeValue::Float(Float(number.as_f64().unwrap_or(f64::NAN))),
-            }],
-        ),
     }
 }

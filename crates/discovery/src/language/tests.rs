@@ -57,7 +57,11 @@ fn each_example_of_the_documentation_is_read() {
         ),
         ("@cloud_cover:0..10 -tag:draft", "(@cloud_cover:0..10 & !@tag:draft)"),
         ("publication_date:[2017 TO 2018]", "@publication_date:2017..2018"),
-        ("time:2019-06..2019-08", "@time:2019-06..2019-08"),
+        (
+            "bbox:(-10,35,30,60) time:2019-06..2019-08",
+            "((@coverage.south<=60 & @coverage.north>=35 & ((@coverage.west<=30 & @coverage.east>=-10) | @coverage.east>=350)) & \
+             (@coverage.end>=2019-06 & @coverage.start<=2019-08))",
+        ),
         ("path:/climate/** NOT site:lrz", "(path~/climate/** & !site:lrz)"),
         ("replicas<2 policy:*", "(replicas<2 & @policy:*)"),
         ("hash:sha256:9f86d0*", "hash~sha256:9f86d0*"),
@@ -95,6 +99,17 @@ fn operators_bind_as_people_expect() {
         ("NAME:x.nc", "name:x.nc"),
         ("x:..5 y:5..", "(@x:..5 & @y:5..)"),
         ("x:[* TO 5]", "@x:..5"),
+        ("time=2019", "(@coverage.end>=2019 & @coverage.start<=2019)"),
+        ("time>2019", "@coverage.end>2019"),
+        ("time<=2019", "@coverage.start<=2019"),
+        ("time:2019..", "(@coverage.end>=2019)"),
+        ("@time>2019", "@time>2019"),
+        ("BBOX:(-180,-90,180,90)", "(@coverage.south<=90 & @coverage.north>=-90)"),
+        (
+            "bbox:(170, -10, -170, 10)",
+            "(@coverage.south<=10 & @coverage.north>=-10 & ((@coverage.west<=190 & @coverage.east>=170) \
+             | @coverage.east>=530 | @coverage.west<=-170))",
+        ),
         ("notes", "'notes'"),
         ("order by", "('order' & 'by')"),
         ("inland", "'inland'"),
@@ -138,6 +153,12 @@ fn what_cannot_be_read_is_said_with_its_place() {
         ("`a=1", 0, "back quote"),
         ("x:()", 3, "a value"),
         ("''", 0, "no word"),
+        ("a bbox:(1,2,3)", 2, "bbox:(west"),
+        ("bbox:(1,2,3,x)", 0, "bbox:(west"),
+        ("bbox:(1,20,3,10)", 0, "bbox:(west"),
+        ("bbox:(1,2,3,4", 0, "bbox:(west"),
+        ("near:(1,2,3)", 0, "near:(longitude"),
+        ("near:(1,2,-3km)", 0, "near:(longitude"),
     ];
     for (query, at, message) in wrong {
         let error = parse(query, now()).unwrap_err();
@@ -166,5 +187,50 @@ proptest::proptest! {
         if let Err(error) = parse(&query, now()) {
             proptest::prop_assert!(error.at <= query.len());
         }
+    }
+}
+
+/// Tells whether a condition on coverage holds.
+fn covers(condition: &Condition, [west, south, east, north]: [f64; 4]) -> bool {
+    match condition {
+        Condition::All(parts) => parts.iter().all(|part| covers(part, [west, south, east, north])),
+        Condition::Any(parts) => parts.iter().any(|part| covers(part, [west, south, east, north])),
+        Condition::Is(Field::Attribute(name), Test::Compare(comparison, value)) => {
+            let is = match name.as_str() {
+                "coverage.west" => west,
+                "coverage.south" => south,
+                "coverage.east" => east,
+                "coverage.north" => north,
+                other => panic!("{other}"),
+            };
+            match comparison {
+                Comparison::AtMost => is <= value.number.unwrap(),
+                Comparison::AtLeast => is >= value.number.unwrap(),
+                other => panic!("{other:?}"),
+            }
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn places_meet_round_the_earth() {
+    let equator = |west: f64, east: f64| [west, -1.0, east, 1.0];
+    for (query, covered, meets) in [
+        ("bbox:(-10,0,10,0)", equator(5.0, 6.0), true),
+        ("bbox:(-10,0,10,0)", equator(11.0, 12.0), false),
+        ("bbox:(350,0,360,0)", equator(-5.0, -4.0), true),
+        ("bbox:(170,0,-170,0)", equator(-175.0, -174.0), true),
+        ("bbox:(170,0,-170,0)", equator(172.0, 173.0), true),
+        ("bbox:(170,0,-170,0)", equator(0.0, 100.0), false),
+        ("bbox:(-179,0,-178,0)", equator(170.0, 190.0), true),
+        ("bbox:(-160,0,-150,0)", equator(170.0, 190.0), false),
+        ("bbox:(-180,-90,180,90)", equator(170.0, 190.0), true),
+        ("near:(179.9,0,100km)", equator(-179.9, -179.8), true),
+        ("near:(179.9,0,10km)", equator(-179.5, -179.4), false),
+        ("near:(0,89.9,100km)", [150.0, 89.0, 151.0, 90.0], true),
+        ("near:(0,0,111000m)", [0.0, 1.5, 0.0, 1.6], false),
+    ] {
+        assert_eq!(covers(&read(query), covered), meets, "{query} {covered:?}");
     }
 }

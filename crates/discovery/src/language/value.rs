@@ -48,6 +48,14 @@ fn number(word: &str) -> Option<f64> {
     Some(digits.parse::<f64>().ok()? * factor)
 }
 
+/// Reads a length, `50km` or `500m`, in kilometres.
+pub(super) fn kilometres(word: &str) -> Option<f64> {
+    match word.strip_suffix("km") {
+        Some(number) => number.parse().ok(),
+        None => word.strip_suffix('m')?.parse::<f64>().ok().map(|metres| metres / 1000.0),
+    }
+}
+
 /// Reads `-7d` or `now-7d`: that long before now.
 fn relative(word: &str, now: Timestamp) -> Option<(Timestamp, Timestamp)> {
     let count = word.strip_prefix("now").unwrap_or(word);
