@@ -221,12 +221,40 @@ pub struct ExtractionConfig {
     pub at_latest: Duration,
     /// The program that reads headers: it is run with the argument `read-headers`. Default: the one that serves. Since 0.1.
     pub program: Option<PathBuf>,
+    /// Programs of the site's own for formats that nobody else knows, such as
+    /// `[{ files = "*.sgy", command = ["/usr/bin/python3", "/etc/percale/segy.py"] }]` (docs/search.md). Default none. Since 0.1.
+    pub programs: Vec<ExtractorConfig>,
 }
 
 impl Default for ExtractionConfig {
     fn default() -> Self {
-        Self { workers: 2, delay: Duration::from_secs(1), at_latest: Duration::from_secs(10), program: None }
+        let (delay, at_latest) = (Duration::from_secs(1), Duration::from_secs(10));
+        Self { workers: 2, delay, at_latest, program: None, programs: Vec::new() }
     }
+}
+
+/// One of `extraction.programs`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ExtractorConfig {
+    /// For which files: a pattern of their names, such as `*.sgy`. Of several programs that match, each is run.
+    pub files: String,
+    /// The program and its arguments; the path of a copy of the file comes last.
+    pub command: Vec<String>,
+    /// How many bytes of a file the copy has, from its beginning. Default 64 MiB.
+    #[serde(default = "head_of_a_file")]
+    pub head_bytes: u64,
+    /// How long it may take with one file. Default `60s`.
+    #[serde(default = "a_minute", with = "humantime_serde")]
+    pub timeout: Duration,
+}
+
+fn head_of_a_file() -> u64 {
+    64 << 20
+}
+
+fn a_minute() -> Duration {
+    Duration::from_secs(60)
 }
 
 /// `[transfers]`. Of this server: where a site has several, each gets its share of the line.
@@ -339,6 +367,12 @@ impl Config {
             ("uploads.lease", self.uploads.lease),
         ] {
             require(value >= Duration::from_secs(1), format!("{key} is less than 1s"));
+        }
+        for ExtractorConfig { files, command, timeout, .. } in &self.extraction.programs {
+            let what = format!("extraction.programs for '{files}'");
+            require(globset::Glob::new(files).is_ok(), format!("{what}: that is no pattern"));
+            require(!command.is_empty(), format!("{what}: the command is empty"));
+            require(*timeout >= Duration::from_secs(1), format!("{what}: the timeout is less than 1s"));
         }
         let tls = &self.tls;
         match tls.mode {

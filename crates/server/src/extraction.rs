@@ -2,9 +2,9 @@
 //! (docs/decisions/2026-11-23-headers-are-read-behind-the-journal.md).
 
 mod pool;
+mod program;
 
 use std::collections::HashMap;
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -21,10 +21,12 @@ use percale_federation::Acting;
 use tokio::sync::watch;
 
 use crate::app::system_caller;
+use crate::config::ExtractionConfig;
 use crate::http::forward;
 use crate::reading::Reach;
 use crate::{ApiError, AppState, Result};
 use pool::Pool;
+use program::Program;
 
 /// Versions that are looked at together.
 const PAGE: usize = 200;
@@ -57,6 +59,7 @@ struct State {
 /// Reads headers, and knows how far each space is.
 pub struct Extraction {
     pool: Option<Pool>,
+    programs: Vec<Program>,
     at_once: usize,
     spaces: Mutex<HashMap<SpaceId, State>>,
     /// Counts what was found.
@@ -64,10 +67,13 @@ pub struct Extraction {
 }
 
 impl Extraction {
-    /// Reads headers by processes of `program`, so many at once; none without a program.
-    pub fn new(program: Option<PathBuf>, at_once: usize) -> Self {
-        let pool = program.filter(|_| at_once > 0).map(|program| Pool::new(program, at_once));
-        Self { pool, at_once, spaces: Mutex::default(), further: watch::channel(0).0 }
+    /// Reads headers by processes of the program that the configuration names; none without one.
+    pub fn new(config: &ExtractionConfig) -> Self {
+        let at_once = config.workers;
+        let program = config.program.clone().filter(|_| at_once > 0);
+        let pool = program.map(|program| Pool::new(program, at_once));
+        let programs = config.programs.iter().filter_map(Program::new).collect();
+        Self { pool, programs, at_once, spaces: Mutex::default(), further: watch::channel(0).0 }
     }
 
     fn state<T>(&self, space: SpaceId, change: impl FnOnce(&mut State) -> T) -> T {
@@ -347,23 +353,26 @@ async fn header(app: &AppState, version: &OpenVersion, reach: &Reach) -> Result<
         };
         bytes.boxed()
     };
-    let outcome = pool.read(&Asked { name, size: version.size.0 }, read).await?;
-    let (header, what) = match outcome {
-        Outcome::Found(found) => (found_in(version, found), "found"),
-        Outcome::NoFormat => (found_in(version, Vec::new()), "no_format"),
-        Outcome::Unreadable(why) => (unreadable(version, &why), "unreadable"),
-    };
-    metrics::counter!("percale_headers_read_total", "outcome" => what).increment(1);
-    Ok(header)
-}
-
-/// What a process says is gathered once more, since the bounds are not its to keep.
-fn found_in(version: &OpenVersion, found: Vec<Found>) -> Header {
+    let size = version.size.0;
+    let outcome = pool.read(&Asked { name: name.clone(), size }, &read).await?;
     let mut gathered = Gathered::default();
-    for Found { name, values } in found {
-        gathered.add(name.as_str(), values);
+    let what = match outcome {
+        Outcome::Found(found) => {
+            // It is gathered once more, since the bounds are not the process' to keep.
+            found.into_iter().for_each(|Found { name, values }| gathered.add(name.as_str(), values));
+            "found"
+        }
+        Outcome::NoFormat => "no_format",
+        Outcome::Unreadable(why) => {
+            gathered.fail(&why);
+            "unreadable"
+        }
+    };
+    for program in app.extraction.programs.iter().filter(|program| program.is_for(&name)) {
+        program.read(&name, size, &read, &mut gathered).await?;
     }
-    header_of(version, gathered)
+    metrics::counter!("percale_headers_read_total", "outcome" => what).increment(1);
+    Ok(header_of(version, gathered))
 }
 
 fn unreadable(version: &OpenVersion, why: &str) -> Header {

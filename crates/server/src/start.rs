@@ -183,7 +183,7 @@ pub async fn start(config: Config) -> Result<Running> {
     let fabric = Fabric::open(own, key, catalog.clone()).await?;
     let tell = Wake::default();
     let abroad = Arc::new(Abroad::new(catalog.clone(), fabric.clone(), lease.clone(), tell.clone()));
-    let extraction = Arc::new(Extraction::new(config.extraction.program.clone(), config.extraction.workers));
+    let extraction = Arc::new(Extraction::new(&config.extraction));
     let publisher = Publisher::new(catalog.clone(), lease.clone(), abroad.clone(), extraction.clone());
     let reader = Arc::new(Reader::new(catalog.clone(), stores.clone(), fabric.clone(), lease.clone()));
     let uploads =

@@ -237,3 +237,41 @@ fn a_server_may_leave_headers_to_others() {
     assert_eq!(refused.error()["code"], "unsupported");
     assert_eq!(found(&lab, "format:*"), Vec::<String>::new());
 }
+
+/// Reads traces whose header is 8 bytes: the number of samples, and the interval in microseconds.
+const TRACES: &str = r#"
+import json, struct, sys, time
+with open(sys.argv[1], "rb") as file:
+    header = file.read()
+if header.startswith(b"sleep"):
+    time.sleep(3600)
+samples, interval = struct.unpack(">II", header[:8])
+print(json.dumps({"name": "dim.sample", "value": samples}))
+print(json.dumps({"name": "interval", "values": [interval / 1e6, "s"]}))
+print(json.dumps({"name": "bytes", "value": len(header)}))
+"#;
+
+#[test]
+fn a_site_reads_formats_of_its_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = folder.path().join("traces.py");
+    std::fs::write(&script, TRACES).unwrap();
+    let program = format!(
+        "[{{ files = \"*.trc\", command = [\"/usr/bin/env\", \"python3\", {script:?}], head_bytes = 1000, timeout = \"3s\" }}]"
+    );
+    let options = SiteOptions::new(env!("CARGO_BIN_EXE_percale")).set("extraction.programs", &program);
+    let lab = Lab::of(Site::start(options));
+    lab.line("space set lab --extraction sync").ok();
+    put(&lab, "a b.trc", &[&[0, 0, 1, 0, 0, 0, 7, 208][..], &[7; 5000]].concat());
+    put(&lab, "a.other", &[0; 100]);
+    soon(&lab, "dim.sample=256 interval:0.002 bytes=1000", &["a b.trc"]);
+    // What it does with a file is a matter of that file.
+    put(&lab, "short.trc", b"x");
+    put(&lab, "sleep.trc", b"sleep for ever");
+    soon(&lab, "name:short.trc extraction.error:*", &["short.trc"]);
+    soon(&lab, "name:sleep.trc extraction.error:*", &["sleep.trc"]);
+    let said = lab.line("meta get percale:/lab/short.trc").ok().out;
+    assert!(said.contains("unpack requires a buffer of 8 bytes"), "{said}");
+    let said = lab.line("meta get percale:/lab/sleep.trc").ok().out;
+    assert!(said.contains("did not end within 3 s"), "{said}");
+}

@@ -77,14 +77,14 @@ impl Pool {
     pub async fn read(
         &self,
         asked: &Asked,
-        read: impl Fn(ByteRange) -> BoxFuture<'static, Result<Bytes>> + Send + Sync,
+        read: &(impl Fn(ByteRange) -> BoxFuture<'static, Result<Bytes>> + Send + Sync),
     ) -> Result<Outcome> {
         let closed = |_| ApiError::internal("headers are not read any more");
         let _room = self.room.acquire().await.map_err(closed)?;
         let mut why = String::new();
         // What ends a process may be meant for it and not for the file: it must happen twice.
         for is_first in [true, false] {
-            match self.once(asked, &read, is_first).await? {
+            match self.once(asked, read, is_first).await? {
                 Ok(outcome) => return Ok(outcome),
                 Err(broken) => why = broken.0,
             }
