@@ -1,10 +1,12 @@
-//! What objects and collections are about.
+//! What objects and collections are about, and finding them by it.
 
 use std::collections::BTreeMap;
 
-use percale_core::{AttributeName, AttributeValue};
+use percale_core::{AttributeName, AttributeValue, Timestamp};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
+
+use crate::entries::Entry;
 
 /// Who says an attribute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -37,4 +39,66 @@ pub struct AttributeChange {
     /// Attributes with their new values, in place of those they had. Without any value the attribute is removed.
     #[schema(value_type = std::collections::HashMap<String, Vec<Object>>, example = json!({"instrument": [{"text": "MODIS"}], "draft": []}))]
     pub set: BTreeMap<AttributeName, Vec<AttributeValue>>,
+}
+
+/// A page of what a search finds.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct FoundPage {
+    /// The page's entries.
+    pub items: Vec<Entry>,
+    /// The cursor of the next page, or absent if this is the last one. Also sent as `Link: …; rel="next"`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<String>,
+    /// Homes of spaces that do not answer this site now: what was changed there since is not known here.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub away: Vec<AwaySite>,
+}
+
+/// A site that does not answer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct AwaySite {
+    /// Its name.
+    pub site: String,
+    /// When it last answered this site; absent if it did not since this one was started.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub seen: Option<Timestamp>,
+}
+
+/// How many entries a search finds, and which values they have.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct SearchSummary {
+    /// How many entries.
+    pub count: u64,
+    /// Whether there was no time to look at all: then the numbers are estimates.
+    #[serde(default)]
+    pub is_estimate: bool,
+    /// The values of the fields that were asked for.
+    #[serde(default)]
+    pub facets: Vec<Facet>,
+    /// Homes of spaces that do not answer this site now, as in [`FoundPage`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub away: Vec<AwaySite>,
+}
+
+/// How many of the entries have which values of a field.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Facet {
+    /// The field, as queries name it.
+    #[schema(example = "instrument")]
+    pub field: String,
+    /// The values that most entries have. One that has several counts for each.
+    pub values: Vec<FacetValue>,
+    /// How often there is another value.
+    pub others: u64,
+}
+
+/// A value, and how many entries have it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct FacetValue {
+    /// The value, as in [`Attribute`].
+    #[schema(value_type = Object, example = json!({"text": "MODIS"}))]
+    pub value: AttributeValue,
+    /// How many.
+    pub count: u64,
 }

@@ -2,7 +2,8 @@
 //! starts a server.
 //!
 //! Six attributes for each object, as for the records of an instrument, written through the catalog like those that people set. Then
-//! selective queries, each by itself, with the half and the hundredth that took longest; and queries of all sizes read to their end.
+//! selective queries, each by itself, with the half and the hundredth that took longest; queries of all sizes read to their end, counted,
+//! and sorted.
 
 mod bench;
 
@@ -72,7 +73,7 @@ async fn run(bench: &Bench, objects: usize) -> Result<(), Failed> {
             // Spread over all objects, the same in each run.
             let condition = question(question_number * 7919 % objects)?;
             let start = Instant::now();
-            found += catalog.search(admin, SearchOptions::new(condition)).await?.items.len();
+            found += catalog.search(admin, SearchOptions::new(condition)).await?.page.items.len();
             took.push(start.elapsed().as_secs_f64() * 1000.0);
         }
         took.sort_by(f64::total_cmp);
@@ -95,7 +96,7 @@ async fn run(bench: &Bench, objects: usize) -> Result<(), Failed> {
         let start = Instant::now();
         let (mut found, mut first) = (0, None);
         loop {
-            let page = catalog.search(admin, options.clone()).await?;
+            let page = catalog.search(admin, options.clone()).await?.page;
             first.get_or_insert_with(|| start.elapsed().as_secs_f64() * 1000.0);
             found += page.items.len();
             options.after = page.next;
@@ -109,6 +110,30 @@ async fn run(bench: &Bench, objects: usize) -> Result<(), Failed> {
             "{engine}: {what}: {found} rows in {seconds:.2} s, {:.0} rows/s, first page {first:.1} ms",
             found as f64 / seconds
         );
+    }
+    for (what, condition) in [
+        ("all", Condition::All(Vec::new())),
+        ("20 %", equal("instrument", Literal::text("MODIS"))?),
+        ("1 %", is("run", Test::Compare(Comparison::Less, number(objects as f64 / 100.0)))?),
+    ] {
+        let mut options = SummaryOptions::new(condition.clone());
+        options.facets = vec![Field::Attribute("instrument".parse()?)];
+        let start = Instant::now();
+        let summary = catalog.summarize(admin, options).await?;
+        let millis = start.elapsed().as_secs_f64() * 1000.0;
+        let about = if summary.is_estimate { "about " } else { "" };
+        println!("{engine}: {what} counted with a facet: {about}{} in {millis:.0} ms", summary.count);
+        let mut options = SearchOptions::new(condition);
+        options.sort = Some(Sort { field: Field::Attribute("level".parse()?), is_descending: true });
+        let start = Instant::now();
+        let sorted = catalog.search(admin, options).await;
+        let millis = start.elapsed().as_secs_f64() * 1000.0;
+        match sorted {
+            Ok(found) => {
+                println!("{engine}: {what} sorted: the first {} in {millis:.0} ms", found.page.items.len())
+            }
+            Err(error) => println!("{engine}: {what} sorted: {error}"),
+        }
     }
     Ok(())
 }

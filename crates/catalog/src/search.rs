@@ -5,7 +5,10 @@
 //! that none runs for long, whatever is asked. Grants are applied to each entry as it is found, before anything of it is told.
 
 mod builtin;
+mod parts;
+mod sort;
 mod sql;
+mod summary;
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -14,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use percale_core::access::{Caller, Permission, Subject, decide};
 use percale_core::attribute::AttributeName;
-use percale_core::ids::SpaceId;
+use percale_core::ids::{SiteId, SpaceId};
 use percale_core::query::{Condition, Field, Test};
 use percale_core::{ObjectPath, Timestamp};
 use uuid::Uuid;
@@ -24,7 +27,7 @@ use crate::batch::{Batch, IdCache};
 use crate::catalog::Catalog;
 use crate::engine::{Query, Tx};
 use crate::error::{Error, Result};
-use crate::model::{Listed, MAX_LIST, Page, SearchOptions};
+use crate::model::{FoundPage, Listed, MAX_LIST, Page, SearchOptions};
 use crate::rows::entry::{self, EntryRow};
 use crate::rows::site::SpaceRow;
 use crate::rows::{Lock, attribute, follow, grant, peer, site};
@@ -44,13 +47,17 @@ const MOST_NAMES: usize = 5000;
 impl Catalog {
     /// Finds the entries that a condition holds for, in all spaces that the caller may read.
     ///
-    /// A page may have fewer entries than the limit although there are more: it ends after 300 ms.
+    /// A page may have fewer entries than the limit although there are more: it ends after 300 ms. In an order there is only one page, of those
+    /// that come first.
     ///
     /// # Errors
-    /// `InvalidRequest` for a test that a field does not have, for an attribute that nothing has, naming others that are like it, and
+    /// `InvalidRequest` for a test or an order that a field does not have, for more to sort than can be looked at within 20 s, for an attribute that nothing has, naming others that are like it, and
     /// for a place to go on from that is none.
-    pub async fn search(&self, caller: &Caller, options: SearchOptions) -> Result<Page<Listed>> {
-        self.ask(Search { caller: caller.clone(), options }).await
+    pub async fn search(&self, caller: &Caller, options: SearchOptions) -> Result<FoundPage> {
+        match options.sort.clone() {
+            Some(sort) => self.search_sorted(caller, options, sort).await,
+            None => self.ask(Search { caller: caller.clone(), options }).await,
+        }
     }
 }
 
@@ -66,9 +73,9 @@ struct Visible {
 }
 
 impl Query for Search {
-    type Out = Page<Listed>;
+    type Out = FoundPage;
 
-    async fn run<T: Tx>(&self, tx: &T) -> Result<Page<Listed>> {
+    async fn run<T: Tx>(&self, tx: &T) -> Result<FoundPage> {
         let Self { caller, options } = self;
         let until = Instant::now() + PATIENCE;
         let limit = options.limit.clamp(1, MAX_LIST);
@@ -77,6 +84,7 @@ impl Query for Search {
             None => Place { space: SpaceId(Uuid::nil()), after: 1, driver: None },
         };
         let spaces = visible(tx, caller).await?;
+        let homes = homes(&spaces);
         if options.after.is_none() {
             check_names(tx, &spaces, &options.condition).await?;
         }
@@ -91,8 +99,7 @@ impl Query for Search {
         for space in spaces.iter().filter(|space| space.row.space.id >= place.space) {
             let id = space.row.space.id;
             let (after, driver) = if id == place.space { (place.after, place.driver) } else { (1, None) };
-            let mut searched =
-                Searched { caller, space, filters: &filters, holders: &holders, after, found: Vec::new() };
+            let mut searched = Searched::new(caller, space, &filters, &holders, after);
             let driver = match driver {
                 Some(driver) => driver,
                 None => searched.driver(tx).await?,
@@ -102,10 +109,11 @@ impl Query for Search {
             found.append(&mut searched.found);
             if !is_done {
                 let next = Place { space: id, after, driver: Some(driver) };
-                return Ok(Page { items: found, next: Some(next.to_string()), position: None });
+                let page = Page { items: found, next: Some(next.to_string()), position: None };
+                return Ok(FoundPage { page, homes });
             }
         }
-        Ok(Page { items: found, next: None, position: None })
+        Ok(FoundPage { page: Page { items: found, next: None, position: None }, homes })
     }
 }
 
@@ -174,6 +182,14 @@ async fn visible<T: Tx>(tx: &T, caller: &Caller) -> Result<Vec<Visible>> {
     Ok(spaces)
 }
 
+/// Returns the other sites that are homes of spaces.
+fn homes(spaces: &[Visible]) -> Vec<SiteId> {
+    let mut homes: Vec<SiteId> = spaces.iter().filter_map(|space| space.row.space.home).collect();
+    homes.sort_unstable();
+    homes.dedup();
+    homes
+}
+
 /// Returns which stores of which sites there are.
 async fn holders<T: Tx>(tx: &T) -> Result<Holders> {
     let here = site::site(tx).await?.map(|site| site.name).unwrap_or_default();
@@ -191,12 +207,25 @@ async fn holders<T: Tx>(tx: &T) -> Result<Holders> {
 
 /// Fails if nothing that the caller may read has an attribute that the condition names, and says which names are like it.
 async fn check_names<T: Tx>(tx: &T, spaces: &[Visible], condition: &Condition) -> Result<()> {
+    let mut wanted = Vec::new();
+    names_in(condition, &mut wanted);
+    are_known(tx, spaces, wanted).await
+}
+
+/// Fails likewise for attributes whose values are asked for.
+async fn check_fields<T: Tx>(tx: &T, spaces: &[Visible], fields: &[Field]) -> Result<()> {
+    let names = fields.iter().filter_map(|field| match field {
+        Field::Attribute(name) => Some(name),
+        Field::Builtin(_) => None,
+    });
+    are_known(tx, spaces, names.collect()).await
+}
+
+async fn are_known<T: Tx>(tx: &T, spaces: &[Visible], wanted: Vec<&AttributeName>) -> Result<()> {
     // Of spaces that can only be read in part nothing is said: a name may be one of those that cannot.
     if spaces.iter().any(|space| !space.is_whole) {
         return Ok(());
     }
-    let mut wanted = Vec::new();
-    names_in(condition, &mut wanted);
     for name in wanted {
         let mut is_known = false;
         for space in spaces {
@@ -252,7 +281,17 @@ struct Searched<'s> {
     found: Vec<Listed>,
 }
 
-impl Searched<'_> {
+impl<'s> Searched<'s> {
+    fn new(
+        caller: &'s Caller,
+        space: &'s Visible,
+        filters: &'s Filters,
+        holders: &'s Holders,
+        after: u64,
+    ) -> Self {
+        Self { caller, space, filters, holders, after, found: Vec::new() }
+    }
+
     /// Finds at most `limit` entries. Tells whether the space was searched to its end.
     async fn run<T: Tx>(
         &mut self,
@@ -261,31 +300,36 @@ impl Searched<'_> {
         limit: usize,
         until: Instant,
     ) -> Result<bool> {
-        let sp = self.space.row.sp;
-        let end = follow::next_id(tx, sp).await?;
+        let end = follow::next_id(tx, self.space.row.sp).await?;
         loop {
             if self.found.len() >= limit || Instant::now() >= until {
                 return Ok(false);
             }
-            let wanted = limit - self.found.len();
-            let window = self.after.saturating_add(WINDOW).min(end);
-            let mut builder = Builder::new(self.holders, &self.space.row.space.name);
-            let sql = match driver {
-                Some(at) => builder.by_attribute(sp, self.after, self.filters, at, wanted)?,
-                None => builder.by_entry(sp, (self.after, window), self.filters, wanted)?,
-            };
-            let rows = entry::found(tx, &sql, builder.params).await?;
-            let is_full = rows.len() == wanted;
-            match rows.last() {
-                Some(last) if is_full => self.after = last.id,
-                _ if driver.is_some() => self.after = end,
-                _ => self.after = window,
-            }
-            self.take(tx, rows).await?;
-            if !is_full && self.after >= end {
+            if self.step(tx, driver, limit - self.found.len(), end).await? {
                 return Ok(true);
             }
         }
+    }
+
+    /// Looks at a window of entries, or at those that a filter leads to, with ids up to `end`, and finds at most `limit` of them. Tells
+    /// whether these were all.
+    async fn step<T: Tx>(&mut self, tx: &T, driver: Option<usize>, limit: usize, end: u64) -> Result<bool> {
+        let sp = self.space.row.sp;
+        let window = self.after.saturating_add(WINDOW).min(end);
+        let mut builder = Builder::new(self.holders, &self.space.row.space.name);
+        let sql = match driver {
+            Some(at) => builder.by_attribute(sp, self.after, self.filters, at, limit)?,
+            None => builder.by_entry(sp, (self.after, window), self.filters, limit)?,
+        };
+        let rows = entry::found(tx, &sql, builder.params).await?;
+        let is_full = rows.len() == limit;
+        match rows.last() {
+            Some(last) if is_full => self.after = last.id,
+            _ if driver.is_some() => self.after = end,
+            _ => self.after = window,
+        }
+        self.take(tx, rows).await?;
+        Ok(!is_full && self.after >= end)
     }
 
     /// Returns the filter that leads to the fewest entries, if they are few.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use percale_api::access::{Grant, IssuedToken, NewGrant, NewToken, Token, WhoAmI};
-use percale_api::attributes::{Attribute, AttributeChange};
+use percale_api::attributes::{Attribute, AttributeChange, FoundPage, SearchSummary};
 use percale_api::entries::{Entry, Move};
 use percale_api::site::{Readiness, Site, Version};
 use percale_api::spaces::{NewHome, NewSpace, NewStore, Promoted, Space, SpaceChange, Store, StoreChange};
@@ -65,6 +65,12 @@ macro_rules! all_pages {
             }
         }
     };
+}
+
+fn search(query: &str, limit: Option<u32>) -> Call {
+    get("search", "/v1/search")
+        .optional("q", Some(query))
+        .optional("limit", limit.map(|limit| limit.min(MAX_PAGE)))
 }
 
 fn get(operation: impl Into<String>, path: impl Into<String>) -> Call {
@@ -359,11 +365,35 @@ impl Client {
         query: &str,
         limit: Option<u32>,
         cursor: Option<&str>,
-    ) -> crate::Result<Page<Entry>> {
-        let call = get("search", "/v1/search")
+    ) -> crate::Result<FoundPage> {
+        self.json(search(query, limit).optional("cursor", cursor)).await
+    }
+
+    /// Finds the first of what a query holds for, sorted by a field, with `-` before it from the largest on.
+    ///
+    /// # Errors
+    /// As the server answers.
+    pub async fn search_sorted(&self, query: &str, limit: u32, sort: &str) -> crate::Result<FoundPage> {
+        self.json(search(query, Some(limit)).query("sort", sort)).await
+    }
+
+    /// Counts what a query holds for, and which values of some fields, a list with commas between, there are. What takes longer than so
+    /// many seconds is estimated.
+    ///
+    /// # Errors
+    /// As the server answers.
+    pub async fn summarize(
+        &self,
+        query: &str,
+        facets: Option<&str>,
+        values: Option<u32>,
+        within: u32,
+    ) -> crate::Result<SearchSummary> {
+        let call = get("count what is found", "/v1/search/summary")
             .optional("q", Some(query))
-            .optional("limit", limit.map(|limit| limit.min(MAX_PAGE)))
-            .optional("cursor", cursor);
+            .optional("facets", facets)
+            .optional("values", values)
+            .query("within", within);
         self.json(call).await
     }
 

@@ -86,6 +86,41 @@ pub fn parse(query: &str, now: Timestamp) -> Result<Condition, QueryError> {
     Ok(condition)
 }
 
+/// Reads a list of fields with commas between them.
+///
+/// # Errors
+/// As [`parse`].
+pub fn parse_fields(list: &str) -> Result<Vec<Field>, QueryError> {
+    let error = |behind: usize, message: &str| {
+        let at = list.len().saturating_sub(behind);
+        QueryError { at, message: format!("the list of fields cannot be read: {message}") }
+    };
+    let mut reader = Reader { rest: list, now: Timestamp::EPOCH, depth: 0 };
+    let mut fields = Vec::new();
+    loop {
+        reader.space();
+        let before = reader.rest;
+        let name = reader.field_name().map_err(|Fault { behind, message }| error(behind, &message))?;
+        let (name, is_attribute) =
+            name.ok_or_else(|| error(before.len(), "the name of a field is expected"))?;
+        match field(before, &name, is_attribute)
+            .map_err(|Fault { behind, message }| error(behind, &message))?
+        {
+            Subject::Field(field) => fields.push(field),
+            Subject::Time => {
+                return Err(error(before.len(), "time is none; there are coverage.start and coverage.end"));
+            }
+        }
+        reader.space();
+        if reader.rest.is_empty() {
+            return Ok(fields);
+        }
+        if !reader.symbol(",") {
+            return Err(error(reader.rest.len(), "a comma is expected"));
+        }
+    }
+}
+
 struct Reader<'a> {
     rest: &'a str,
     now: Timestamp,
@@ -213,49 +248,6 @@ impl<'a> Reader<'a> {
                 }
                 text => words(before, text.to_owned()),
             },
-        }
-    }
-
-    /// Reads `bbox:(…)` or `near:(…)`. Nothing if neither is there.
-    fn place(&mut self) -> Outcome<Option<Condition>> {
-        let start = self.rest;
-        let is_box = self.take((literal(Caseless("bbox")), ':')).is_some();
-        if !is_box && self.take((literal(Caseless("near")), ':')).is_none() {
-            return Ok(None);
-        }
-        let expected = match is_box {
-            true => "bbox:(west, south, east, north) in degrees is expected, such as bbox:(-10,35,30,60)",
-            false => "near:(longitude, latitude, distance) is expected, such as near:(11.6,48.1,50km)",
-        };
-        let mut words = Vec::new();
-        let mut separator = "(";
-        while words.len() < 4 && self.symbol(separator) {
-            self.space();
-            words.push(self.bare_value());
-            self.space();
-            separator = ",";
-        }
-        let is_closed = self.symbol(")");
-        let number = |word: &str| word.parse::<f64>().ok();
-        let condition = match (is_box, words.as_slice()) {
-            (true, [west, south, east, north]) => {
-                let corners = [west, south, east, north].map(|word| number(word));
-                match corners {
-                    [Some(west), Some(south), Some(east), Some(north)] => {
-                        coverage::within([west, south, east, north])
-                    }
-                    _ => None,
-                }
-            }
-            (false, [longitude, latitude, distance]) => number(longitude)
-                .zip(number(latitude))
-                .zip(value::kilometres(distance))
-                .and_then(|((longitude, latitude), distance)| coverage::near(longitude, latitude, distance)),
-            _ => None,
-        };
-        match condition.filter(|_| is_closed) {
-            Some(condition) => Ok(Some(condition)),
-            None => fault(start, expected),
         }
     }
 

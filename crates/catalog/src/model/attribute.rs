@@ -1,11 +1,13 @@
 //! What objects and collections are about, and searching by it.
 
+use std::time::Duration;
+
 use percale_core::Position;
 use percale_core::attribute::{AttributeName, AttributeValue};
-use percale_core::ids::{EntryId, VersionId};
-use percale_core::query::Condition;
+use percale_core::ids::{EntryId, SiteId, VersionId};
+use percale_core::query::{Condition, Field};
 
-use super::{OpenVersion, words};
+use super::{Listed, OpenVersion, Page, words};
 
 words!(
     /// Who says an attribute.
@@ -78,6 +80,64 @@ pub struct ToExtract {
     pub is_done: bool,
 }
 
+/// Most facets that are counted at once.
+pub const MAX_FACETS: usize = 20;
+
+/// A page of what was found.
+#[derive(Debug, Clone)]
+pub struct FoundPage {
+    /// The page.
+    pub page: Page<Listed>,
+    /// The other sites that are homes of spaces that were searched.
+    pub homes: Vec<SiteId>,
+}
+
+/// What to count.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct SummaryOptions {
+    /// What to count the finds of. Its limit and place do not matter.
+    pub search: SearchOptions,
+    /// Of which fields the values are counted. Default: none, at most [`MAX_FACETS`].
+    pub facets: Vec<Field>,
+    /// How many values of each. Default 20.
+    pub values: usize,
+    /// How long to count before what was not looked at is estimated. Default 1 s.
+    pub patience: Duration,
+}
+
+impl SummaryOptions {
+    /// Counts what a condition holds for.
+    pub fn new(condition: Condition) -> Self {
+        let search = SearchOptions::new(condition);
+        Self { search, facets: Vec::new(), values: 20, patience: Duration::from_secs(1) }
+    }
+}
+
+/// How many entries a search finds.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Summary {
+    /// How many.
+    pub count: u64,
+    /// Whether there was no time to look at all of them, so that the numbers are what those that were looked at make probable.
+    pub is_estimate: bool,
+    /// The facets, in the order in which they were asked for.
+    pub facets: Vec<Facet>,
+    /// The other sites that are homes of spaces that were searched.
+    pub homes: Vec<SiteId>,
+}
+
+/// How many of the entries have which values. One that has several counts for each of them.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Facet {
+    /// The field.
+    pub field: Field,
+    /// The values that most have, with how many.
+    pub values: Vec<(AttributeValue, u64)>,
+    /// How often there is another value.
+    pub others: u64,
+}
+
 /// How to search.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
@@ -88,11 +148,23 @@ pub struct SearchOptions {
     pub after: Option<String>,
     /// Most entries in the page. Default 1000, at most [`MAX_LIST`](crate::MAX_LIST).
     pub limit: usize,
+    /// In which order. Default: in none that means anything.
+    pub sort: Option<Sort>,
+}
+
+/// An order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sort {
+    /// By what: an attribute, or name, size, created, modified or replicas. Of several values it is the first in the order. What has none
+    /// comes last.
+    pub field: Field,
+    /// Whether the largest comes first.
+    pub is_descending: bool,
 }
 
 impl SearchOptions {
     /// Finds what a condition holds for, from the beginning.
     pub fn new(condition: Condition) -> Self {
-        Self { condition, after: None, limit: 1000 }
+        Self { condition, after: None, limit: 1000, sort: None }
     }
 }

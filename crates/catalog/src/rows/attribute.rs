@@ -122,7 +122,7 @@ fn compared(value: &AttributeValue) -> (i64, Option<i64>, Option<String>) {
     }
 }
 
-fn decode_value(kind: i64, text: String) -> Option<AttributeValue> {
+pub(crate) fn decode_value(kind: i64, text: String) -> Option<AttributeValue> {
     Some(match kind {
         kind::INTEGER => AttributeValue::Integer(text.parse().ok()?),
         kind::FLOAT => AttributeValue::Float(text.parse().ok()?),

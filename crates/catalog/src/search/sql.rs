@@ -49,6 +49,11 @@ impl Filters {
         drivers.into_iter().map(|(_, at)| at).collect()
     }
 
+    /// Tells whether there are filters of paths.
+    pub fn has_paths(&self) -> bool {
+        !self.paths.is_empty()
+    }
+
     /// Tells whether the filters of paths hold.
     pub fn hold_for(&self, path: &ObjectPath) -> bool {
         self.paths.iter().all(|filter| {
@@ -99,6 +104,12 @@ fn paths(test: &Test) -> Result<Paths> {
     }
 }
 
+/// Entries of a space: those of a window that filters hold for, or single ones.
+pub(super) enum Members<'f> {
+    Window(u64, u64, &'f Filters),
+    Ids(Vec<u64>),
+}
+
 /// A statement that is being made.
 pub(super) struct Builder<'b> {
     pub(super) holders: &'b Holders,
@@ -117,15 +128,21 @@ struct Way {
 const BY_NUMBER: &str = " INDEXED BY attribute_by_number";
 const BY_WORD: &str = " INDEXED BY attribute_by_word";
 /// The primary key, for which SQLite has that name: all that is said of one entry.
-const BY_ENTRY: &str = " INDEXED BY sqlite_autoindex_attribute_1";
+pub(super) const BY_ENTRY: &str = " INDEXED BY sqlite_autoindex_attribute_1";
 
 fn number_way(is_so: String) -> Way {
     Way { index: BY_NUMBER, is_so }
 }
 
-fn both(text: String) -> Sql {
-    let postgres =
-        [BY_NUMBER, BY_WORD, BY_ENTRY].into_iter().fold(text.clone(), |text, hint| text.replace(hint, ""));
+/// A list as a table `u`, in the words of SQLite, and in those of PostgreSQL.
+const LIST: [(&str, &str); 2] =
+    [("json_each(CAST(", "unnest(CAST("), (" AS text)) AS u", " AS text[])) AS u(value)")];
+
+/// Makes a statement for both engines of one in the words of SQLite.
+pub(super) fn both(text: String) -> Sql {
+    let hints = [BY_NUMBER, BY_WORD, BY_ENTRY].map(|hint| (hint, ""));
+    let words = hints.into_iter().chain(LIST);
+    let postgres = words.fold(text.clone(), |text, (here, there)| text.replace(here, there));
     Sql { sqlite: Cow::Owned(text), postgres: Cow::Owned(postgres) }
 }
 
@@ -201,13 +218,32 @@ impl<'b> Builder<'b> {
         filters: &Filters,
         limit: usize,
     ) -> Result<Sql> {
-        let (sp, after, end) = (self.param(sp), self.param(after), self.param(end));
-        let conditions = self.conditions(filters, None)?;
+        let members = self.members(sp, &Members::Window(after, end, filters))?;
         let limit = self.param(limit);
-        Ok(both(format!(
-            "{FOUND} FROM entry e WHERE e.sp = {sp} AND e.id > {after} AND e.id <= {end} AND {conditions} \
-             ORDER BY e.id LIMIT {limit}"
-        )))
+        Ok(both(format!("{FOUND} FROM entry e WHERE {members} ORDER BY e.id LIMIT {limit}")))
+    }
+
+    /// Tests whether `entry e` is one of them.
+    pub(super) fn members(&mut self, sp: i64, members: &Members<'_>) -> Result<String> {
+        let sp = self.param(sp);
+        match members {
+            Members::Window(after, end, filters) => {
+                let (after, end) = (self.param(*after), self.param(*end));
+                let conditions = self.conditions(filters, None)?;
+                Ok(format!("e.sp = {sp} AND e.id > {after} AND e.id <= {end} AND {conditions}"))
+            }
+            Members::Ids(ids) => {
+                let ids = self.param(Value::Texts(ids.iter().map(ToString::to_string).collect()));
+                let [(begin, _), (end, _)] = LIST;
+                Ok(format!("e.sp = {sp} AND e.id IN (SELECT CAST(u.value AS bigint) FROM {begin}{ids}{end})"))
+            }
+        }
+    }
+
+    /// Looks at all members.
+    pub(super) fn all(&mut self, sp: i64, members: &Members<'_>) -> Result<Sql> {
+        let members = self.members(sp, members)?;
+        Ok(both(format!("{FOUND} FROM entry e WHERE {members}")))
     }
 
     /// Looks at the entries that a filter of an attribute leads to.

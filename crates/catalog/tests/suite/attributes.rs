@@ -63,7 +63,7 @@ async fn search_as(site: &Site, caller: &Caller, condition: Condition, limit: us
     options.limit = limit;
     let mut found = Vec::new();
     loop {
-        let page = site.catalog.search(caller, options.clone()).await?;
+        let page = site.catalog.search(caller, options.clone()).await?.page;
         assert!(page.items.len() <= limit);
         found.extend(page.items.iter().map(|item| item.path.to_string()));
         options.after = page.next;
@@ -382,7 +382,130 @@ async fn nobody_finds_what_is_not_theirs(site: Site) {
     assert_eq!(search_as(&site, &bob, everything(), 10).await.unwrap(), Vec::<String>::new());
 }
 
+/// Counts, and shows each facet as `value count, …`.
+async fn summary(site: &Site, caller: &Caller, condition: Condition, facets: &[Field]) -> (u64, Vec<String>) {
+    let mut options = SummaryOptions::new(condition);
+    options.facets = facets.to_vec();
+    options.values = 3;
+    let summary = site.catalog.summarize(caller, options).await.unwrap();
+    assert!(!summary.is_estimate);
+    let show = |facet: Facet| {
+        let values: Vec<String> =
+            facet.values.iter().map(|(value, count)| format!("{value} {count}")).collect();
+        let others = if facet.others > 0 { format!(", others {}", facet.others) } else { String::new() };
+        format!("{}{others}", values.join(", "))
+    };
+    (summary.count, summary.facets.into_iter().map(show).collect())
+}
+
+async fn what_is_found_is_counted_by_its_values(site: Site) {
+    for n in 0..10 {
+        let at = format!("/lab/{n}.{}", if n < 3 { "nc" } else { "h5" });
+        site.put(&at, n).await;
+        let values = [AttributeValue::Integer(n as i64 % 2), AttributeValue::Integer(7)];
+        say(&site, &at, &[("n", &values), ("own", &[text(&format!("{n}"))])]).await.unwrap();
+    }
+    site.mkdir("/lab/d").await;
+    say(&site, "/lab/d", &[("n", &[text("7")]), ("n2", &[text("x")])]).await.unwrap();
+    let attribute = |of: &str| Field::Attribute(name(of));
+    let all = || Condition::All(Vec::new());
+    let facets = [
+        attribute("n"),
+        attribute("own"),
+        Field::Builtin(Builtin::Type),
+        Field::Builtin(Builtin::Ext),
+        Field::Builtin(Builtin::Space),
+        Field::Builtin(Builtin::Site),
+        Field::Builtin(Builtin::State),
+    ];
+    let (count, of_all) = summary(&site, &site.admin, all(), &facets).await;
+    let here = site.catalog.site().await.unwrap().name;
+    let wanted = [
+        // The text is another value than the number.
+        "7 10, 0 5, 1 5, others 1".to_owned(),
+        "0 1, 1 1, 2 1, others 7".into(),
+        "object 10, collection 1".into(),
+        "h5 7, nc 3,  1".into(),
+        "lab 11".into(),
+        format!("{here} 10"),
+        "good 10".into(),
+    ];
+    assert_eq!((count, of_all), (11, wanted.to_vec()));
+    // By what an attribute leads to, with a path, and with what can only be looked at one by one.
+    let few = equal("own", "4");
+    assert_eq!(summary(&site, &site.admin, few, &facets[..1]).await, (1, vec!["0 1, 7 1".into()]));
+    let within = Condition::All(vec![
+        builtin(Builtin::Path, Test::Matches("/lab/*.nc".into())),
+        builtin(Builtin::Type, Test::Has(Literal::text("object"))),
+    ]);
+    assert_eq!(
+        summary(&site, &site.admin, within, &facets[..4]).await,
+        (3, vec!["7 3, 0 2, 1 1".into(), "0 1, 1 1, 2 1".into(), "object 3".into(), "nc 3".into()])
+    );
+    // Nobody learns of what is not theirs, not even by numbers.
+    let bob = user("bob");
+    assert_eq!(summary(&site, &bob, all(), &facets[2..3]).await, (0, vec![String::new()]));
+    site.catalog.set_grant(&site.admin, &path("/lab/4.h5"), subject("bob"), Permission::Read).await.unwrap();
+    let seen = summary(&site, &bob, all(), &facets[..4]).await;
+    assert_eq!(seen, (1, vec!["0 1, 7 1".into(), "4 1".into(), "object 1".into(), "h5 1".into()]));
+    assert_eq!(summary(&site, &bob, equal("own", "5"), &facets[..1]).await, (0, vec![String::new()]));
+    // What cannot be counted.
+    for wrong in [Field::Builtin(Builtin::Size), attribute("nn")] {
+        let mut options = SummaryOptions::new(all());
+        options.facets = vec![wrong];
+        assert_eq!(kind(site.catalog.summarize(&site.admin, options).await), ErrorKind::InvalidRequest);
+    }
+    let mut options = SummaryOptions::new(all());
+    options.facets = vec![attribute("n"); MAX_FACETS + 1];
+    assert_eq!(kind(site.catalog.summarize(&site.admin, options).await), ErrorKind::InvalidRequest);
+}
+
+async fn what_is_found_comes_in_an_order(site: Site) {
+    let values: [&[AttributeValue]; 5] = [
+        &[AttributeValue::Integer(5), AttributeValue::Integer(1)],
+        &[AttributeValue::Float(Float(2.5))],
+        &[text("b")],
+        &[text("A")],
+        &[],
+    ];
+    for (n, values) in values.iter().enumerate() {
+        site.put(&format!("/lab/{n}"), 10 - n as u64).await;
+        say(&site, &format!("/lab/{n}"), &[("level", values)]).await.unwrap();
+    }
+    let sorted =
+        async |caller: &Caller, condition: Condition, by: Field, is_descending: bool, limit: usize| {
+            let mut options = SearchOptions::new(condition);
+            (options.sort, options.limit) = (Some(Sort { field: by, is_descending }), limit);
+            let found = site.catalog.search(caller, options).await.unwrap().page;
+            assert_eq!(found.next, None);
+            found.items.iter().map(|item| item.path.name().unwrap().to_owned()).collect::<Vec<_>>().join(" ")
+        };
+    let level = || Field::Attribute(name("level"));
+    let all = || Condition::All(Vec::new());
+    assert_eq!(sorted(&site.admin, all(), level(), false, 10).await, "0 1 3 2 4");
+    assert_eq!(sorted(&site.admin, all(), level(), true, 10).await, "0 1 2 3 4");
+    assert_eq!(sorted(&site.admin, all(), level(), true, 2).await, "0 1");
+    let size = || Field::Builtin(Builtin::Size);
+    assert_eq!(sorted(&site.admin, all(), size(), false, 3).await, "4 3 2");
+    assert_eq!(sorted(&site.admin, equal("level", "2.5"), size(), false, 3).await, "1");
+    assert_eq!(sorted(&site.admin, all(), Field::Builtin(Builtin::Name), true, 2).await, "4 3");
+    let within = builtin(Builtin::Path, Test::Matches("/lab/[!4]".into()));
+    assert_eq!(sorted(&site.admin, within, size(), false, 3).await, "3 2 1");
+    let bob = user("bob");
+    assert_eq!(sorted(&bob, all(), size(), false, 3).await, "");
+    site.catalog.set_grant(&site.admin, &path("/lab/3"), subject("bob"), Permission::Read).await.unwrap();
+    assert_eq!(sorted(&bob, all(), size(), false, 3).await, "3");
+    let mut options = SearchOptions::new(all());
+    options.sort = Some(Sort { field: Field::Builtin(Builtin::Path), is_descending: false });
+    assert_eq!(kind(site.catalog.search(&site.admin, options.clone()).await), ErrorKind::InvalidRequest);
+    options.sort = Some(Sort { field: size(), is_descending: false });
+    options.after = Some("x".into());
+    assert_eq!(kind(site.catalog.search(&site.admin, options).await), ErrorKind::InvalidRequest);
+}
+
 on_both! {
+    what_is_found_comes_in_an_order,
+    what_is_found_is_counted_by_its_values,
     attributes_are_set_changed_and_removed,
     attributes_are_bounded,
     only_who_may_write_says_anything,

@@ -1,7 +1,8 @@
 //! `search`.
 
 use clap::Args;
-use percale_api::MAX_PAGE;
+use percale_api::attributes::AwaySite;
+use percale_api::{DEFAULT_PAGE, MAX_PAGE};
 
 use crate::address::show;
 use crate::context::Context;
@@ -22,34 +23,62 @@ Examples:
   percale search '\"sea surface temperature\"' 'level:500..850'
   percale search 'path:/climate/** -tag:draft' --limit 10
   percale search --count 'replicas<2'
+  percale search --facet instrument,ext 'size:>1GB'
+  percale search --sort=-modified --limit 10 ext:nc
   percale -q search tag:final | percale meta set --file - checked=true")]
 pub struct SearchArgs {
     /// The query; several words are one
     #[arg(required = true)]
     query: Vec<String>,
-    /// At most so many
+    /// At most so many; of each facet, at most so many values, 20 if absent
     #[arg(long, value_name = "N")]
     limit: Option<u64>,
+    /// Print those that come first by a field, 1000 if --limit does not say how many; -FIELD from the largest on
+    #[arg(long, value_name = "FIELD", allow_hyphen_values = true, conflicts_with_all = ["count", "facets"])]
+    sort: Option<String>,
     /// Print only how many there are
     #[arg(long)]
     count: bool,
+    /// Print how many of them have which values of a field: an attribute, type, ext, space, site, store or state
+    #[arg(long = "facet", value_name = "FIELD", value_delimiter = ',')]
+    facets: Vec<String>,
 }
+
+/// Seconds for which all is counted; what is left then is estimated. Less than what the connection may be silent for.
+const COUNTING: u32 = 50;
+/// Seconds after which facets are estimated.
+const FACETS: u32 = 5;
 
 /// Searches.
 pub async fn run(args: SearchArgs, context: &Context) -> Result {
-    let client = context.client()?;
     let query = args.query.join(" ");
+    if args.count || !args.facets.is_empty() {
+        return summarize(&args, &query, context).await;
+    }
+    let client = context.client()?;
     let most = args.limit.unwrap_or(u64::MAX);
     let (mut found, mut cursor) = (0, None);
+    let mut told = Vec::new();
     let mut out = Lines::open();
     while found < most {
         let limit = u32::try_from(most - found).unwrap_or(MAX_PAGE).min(MAX_PAGE);
-        let page = client.search(&query, Some(limit), cursor.as_deref()).await?;
+        let page = match &args.sort {
+            Some(sort) => {
+                client.search_sorted(&query, args.limit.map_or(DEFAULT_PAGE, |_| limit), sort).await?
+            }
+            None => client.search(&query, Some(limit), cursor.as_deref()).await?,
+        };
         found += page.items.len() as u64;
-        for entry in page.items.iter().filter(|_| !args.count) {
+        for entry in &page.items {
             match context.output.json {
                 true => out.json(entry)?,
                 false => out.line(show(&entry.path))?,
+            }
+        }
+        for site in page.away {
+            if !told.contains(&site) {
+                context.output.talk(away(&site));
+                told.push(site);
             }
         }
         cursor = page.next;
@@ -57,11 +86,44 @@ pub async fn run(args: SearchArgs, context: &Context) -> Result {
             break;
         }
     }
+    out.finish()
+}
+
+fn away(site: &AwaySite) -> String {
+    let since = match site.seen {
+        Some(seen) => format!("has not answered since {seen}"),
+        None => "does not answer".to_owned(),
+    };
+    format!("site {} {since}: what was changed in its spaces meanwhile is not looked at", site.site)
+}
+
+/// Prints how many entries there are, and how many have which values.
+async fn summarize(args: &SearchArgs, query: &str, context: &Context) -> Result {
+    let facets = (!args.facets.is_empty()).then(|| args.facets.join(","));
+    let within = if args.count { COUNTING } else { FACETS };
+    let values = args.limit.map(|limit| u32::try_from(limit).unwrap_or(u32::MAX));
+    let summary = context.client()?.summarize(query, facets.as_deref(), values, within).await?;
+    if context.output.json {
+        return context.output.document(&summary);
+    }
     if args.count {
-        match context.output.json {
-            true => out.json(&serde_json::json!({ "count": found }))?,
-            false => out.line(found.to_string())?,
+        context.output.line(summary.count.to_string())?;
+    }
+    let mut rows = Vec::new();
+    for facet in &summary.facets {
+        let mut row =
+            |value: String, count: u64| rows.push(vec![facet.field.clone(), value, count.to_string()]);
+        facet.values.iter().for_each(|one| row(one.value.to_string(), one.count));
+        if facet.others > 0 {
+            row("(others)".into(), facet.others);
         }
     }
-    out.finish()
+    if !rows.is_empty() {
+        context.output.line(context.output.table(&["field", "value", "entries#"], rows))?;
+    }
+    if summary.is_estimate {
+        context.output.talk("these numbers are estimates: there was no time to look at everything");
+    }
+    summary.away.iter().for_each(|site| context.output.talk(away(site)));
+    Ok(())
 }

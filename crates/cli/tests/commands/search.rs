@@ -38,8 +38,23 @@ fn what_was_set_is_shown_found_and_removed() {
     assert_eq!(find(&["--", "-code:*", "type:object"]), ["percale:/lab/run/c.txt"]);
     assert_eq!(find(&["ext:nc", "--limit", "1"]).len(), 1);
     assert_eq!(find(&["--count", "ext:nc"]), ["2"]);
-    assert_eq!(lab.line("--json search --count ext:nc").ok().json(), json!({"count": 2}));
+    assert_eq!(lab.line("--json search --count ext:nc").ok().json()["count"], 2);
+    let facets = lab.line("search --facet instrument,ext --facet type path:/lab/**").ok().out;
+    let rows: Vec<Vec<&str>> = facets.lines().skip(1).map(|line| line.split_whitespace().collect()).collect();
+    assert!(
+        rows.contains(&vec!["instrument", "MODIS", "1"]) && rows.contains(&vec!["ext", "nc", "2"]),
+        "{facets}"
+    );
+    let facets = lab.line("--json search --count --facet code path:/lab/run").ok().json();
+    let values = json!([{"value": {"text": "007"}, "count": 2}]);
+    assert_eq!(facets["facets"], json!([{"field": "code", "values": values, "others": 0}]));
+    assert_eq!((&facets["count"], &facets["is_estimate"]), (&json!(4), &json!(false)));
     assert_eq!(lab.line("--json search name:a.nc").ok().json_lines()[0]["path"], "/lab/run/a.nc");
+    assert_eq!(
+        find(&["--sort=-name", "--limit", "2", "type:object"]),
+        ["percale:/lab/run/c.txt", "percale:/lab/run/b.nc"]
+    );
+    assert_eq!(find(&["--sort", "level", "ext:nc"]), ["percale:/lab/run/a.nc", "percale:/lab/run/b.nc"]);
     // What one finds, another takes.
     let list = lab.write("list", lab.run(["-q", "search", "ext:nc"]).ok().out.as_bytes());
     lab.run(["meta", "set", "--file", list.to_str().unwrap(), "tag=final"]).ok();
@@ -73,6 +88,8 @@ fn mistakes_are_explained() {
     let unread = lab.run(["search", "(ext:nc"]).code(2);
     assert!(unread.err.contains("a ')' is missing"), "{}", unread.err);
     lab.line("search").code(2);
+    let uncounted = lab.line("search --facet size ext:nc").code(2);
+    assert!(uncounted.err.contains("the values of 'size' are not counted"), "{}", uncounted.err);
     lab.line("meta set percale:/lab/run/a.nc").code(2);
     lab.line("meta set instrument=MODIS").code(2);
     lab.line("meta set percale:/lab/run/a.nc instrument").code(2);

@@ -2,11 +2,57 @@
 //! ([`crate::standard`]).
 
 use percale_core::query::{Comparison, Condition, Field, Literal, Test};
+use winnow::ascii::Caseless;
+use winnow::token::literal;
 
+use super::{Outcome, Reader, fault, value};
 use crate::standard::{EAST, END, NORTH, SOUTH, START, WEST, turned};
 
 /// Kilometres of a degree of latitude: 10 007.5 km, a quarter of a meridian (WGS 84), by 90.
 const DEGREE: f64 = 111.195;
+
+impl Reader<'_> {
+    /// Reads `bbox:(…)` or `near:(…)`. Nothing if neither is there.
+    pub(super) fn place(&mut self) -> Outcome<Option<Condition>> {
+        let start = self.rest;
+        let is_box = self.take((literal(Caseless("bbox")), ':')).is_some();
+        if !is_box && self.take((literal(Caseless("near")), ':')).is_none() {
+            return Ok(None);
+        }
+        let expected = match is_box {
+            true => "bbox:(west, south, east, north) in degrees is expected, such as bbox:(-10,35,30,60)",
+            false => "near:(longitude, latitude, distance) is expected, such as near:(11.6,48.1,50km)",
+        };
+        let mut words = Vec::new();
+        let mut separator = "(";
+        while words.len() < 4 && self.symbol(separator) {
+            self.space();
+            words.push(self.bare_value());
+            self.space();
+            separator = ",";
+        }
+        let is_closed = self.symbol(")");
+        let number = |word: &str| word.parse::<f64>().ok();
+        let condition = match (is_box, words.as_slice()) {
+            (true, [west, south, east, north]) => {
+                let corners = [west, south, east, north].map(|word| number(word));
+                match corners {
+                    [Some(west), Some(south), Some(east), Some(north)] => within([west, south, east, north]),
+                    _ => None,
+                }
+            }
+            (false, [longitude, latitude, distance]) => number(longitude)
+                .zip(number(latitude))
+                .zip(value::kilometres(distance))
+                .and_then(|((longitude, latitude), distance)| near(longitude, latitude, distance)),
+            _ => None,
+        };
+        match condition.filter(|_| is_closed) {
+            Some(condition) => Ok(Some(condition)),
+            None => fault(start, expected),
+        }
+    }
+}
 
 fn is(name: &str, test: Test) -> Option<Condition> {
     Some(Condition::Is(Field::Attribute(name.parse().ok()?), test))

@@ -234,3 +234,18 @@ fn places_meet_round_the_earth() {
         assert_eq!(covers(&read(query), covered), meets, "{query} {covered:?}");
     }
 }
+
+#[test]
+fn lists_of_fields_are_read() {
+    let fields = |list: &str| {
+        parse_fields(list).map(|fields| {
+            let shown = fields.into_iter().map(|field| show(&Condition::Is(field, Test::Exists)));
+            shown.collect::<Vec<_>>().join(" ")
+        })
+    };
+    assert_eq!(fields("ext").unwrap(), "ext:*");
+    assert_eq!(fields(" ext, `a,b` ,@size,var.tas.units ").unwrap(), "ext:* @a,b:* @size:* @var.tas.units:*");
+    for (wrong, at) in [("", 0), ("a,", 2), ("a b", 2), ("a,,b", 2), ("`a", 0), ("time", 0), ("a=1", 1)] {
+        assert_eq!(fields(wrong).unwrap_err().at, at, "{wrong}");
+    }
+}

@@ -21,6 +21,8 @@ pub mod pull;
 pub mod put;
 mod receipts;
 mod redirect;
+mod search;
+
 mod site;
 mod sites;
 mod spaces;
@@ -59,6 +61,7 @@ pub(crate) fn routes() -> OpenApiRouter<AppState> {
         .merge(entries::routes())
         .merge(collections::routes())
         .merge(attributes::routes())
+        .merge(search::routes())
         .merge(data::routes())
         .merge(put::routes())
         .merge(uploads::routes())

@@ -35,8 +35,14 @@ pub fn limit(asked: Option<u32>) -> Result<usize> {
 
 /// Answers with a page, and with the address of the next one.
 pub fn page<T: Serialize>(uri: &Uri, items: Vec<T>, next: Option<String>) -> Response {
-    let link = next.as_deref().and_then(|next| link(uri, next));
-    let mut response = Json(Page { items, next }).into_response();
+    let after = next.clone();
+    linked(uri, after.as_deref(), &Page { items, next })
+}
+
+/// Answers with something that is a page among other things, and with the address of the next one.
+pub fn linked(uri: &Uri, next: Option<&str>, body: &impl Serialize) -> Response {
+    let link = next.and_then(|next| link(uri, next));
+    let mut response = Json(body).into_response();
     if let Some(link) = link {
         response.headers_mut().insert(header::LINK, link);
     }

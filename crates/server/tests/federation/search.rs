@@ -1,9 +1,10 @@
 //! What is said of data, and found by, at every site.
 
+use http::Method;
 use percale_core::Timestamp;
 use serde_json::{Value, json};
 
-use crate::common::{Client, eventually};
+use crate::common::{Client, eventually, send};
 use crate::fabric::three;
 use crate::namespace::shared_space;
 
@@ -72,6 +73,102 @@ async fn each_site_finds_what_was_said_at_another() {
         (found(&elsewhere, "instrument:*").await == ["/climate/c.txt"]).then_some(())
     })
     .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_site_that_is_away_had_is_found_and_marked() {
+    let [alps, baltic, mut coast] = three().await;
+    let mut named = Vec::new();
+    for (site, space) in [(&alps, "peaks"), (&baltic, "seas"), (&coast, "reefs")] {
+        let body = json!({"name": space, "owner": "user:alice"});
+        site.admin.post("/v1/spaces", body).await.expect(201);
+        let grant = json!({"subject": "user:alice@site:baltic", "permission": "read"});
+        site.admin.put(&format!("/v1/grants/{space}"), grant).await.expect(200);
+        let alice = site.user("alice").await;
+        alice.write(&format!("/{space}/x.nc"), "content").await.expect(201);
+        say(&alice, &format!("/{space}/x.nc"), json!({"level": [{"integer": 500}]})).await;
+        named.push(format!("/{space}/x.nc"));
+    }
+    named.sort();
+    let alice = baltic.user("alice").await;
+    eventually("each site's hit is there", || async {
+        let page = alice.get(&query("level=500")).await;
+        (page.status.is_success() && page.json()["items"].as_array().unwrap().len() == 3).then_some(())
+    })
+    .await;
+    let page = alice.get(&query("level=500")).await.expect(200);
+    assert!(page["away"].is_null(), "{page}");
+    let sorted = alice.get("/v1/search?q=level%3D500&sort=-name&limit=2").await.expect(200);
+    assert_eq!(sorted["items"].as_array().unwrap().len(), 2);
+    alice.get("/v1/search?q=level%3D500&sort=path").await.expect_problem_at("invalid_request", "baltic");
+    coast.stop().await;
+    eventually("the site that is away is marked", || async {
+        let page = alice.get(&query("level=500")).await.expect(200);
+        (page["away"][0]["site"] == "coast").then_some(())
+    })
+    .await;
+    assert_eq!(found(&alice, "level=500").await, named, "what is known of it is found");
+    let summary = |client: Client, facets: &'static str| async move {
+        client.get(&format!("/v1/search/summary?q=level%3D500&facets={facets}")).await.expect(200)
+    };
+    let counted = summary(alice, "space,site,level").await;
+    assert_eq!((&counted["count"], &counted["is_estimate"]), (&json!(3), &json!(false)));
+    assert_eq!(counted["away"][0]["site"], "coast");
+    assert!(counted["away"][0]["seen"].is_string(), "{counted}");
+    assert_eq!(counted["facets"][0]["values"].as_array().unwrap().len(), 3);
+    assert_eq!(counted["facets"][2]["values"], json!([{"value": {"integer": 500}, "count": 3}]));
+    // Who may read none of it learns of nothing, neither by numbers nor by which sites there are.
+    let bob = baltic.user("bob").await;
+    let page = bob.get(&query("type:object")).await.expect(200);
+    assert_eq!(page, json!({"items": []}));
+    let counted = bob.get("/v1/search/summary?q=type:object&facets=space,site,ext").await.expect(200);
+    assert_eq!(counted["count"], 0);
+    assert!(counted["away"].is_null(), "{counted}");
+    assert!(
+        counted["facets"].as_array().unwrap().iter().all(|facet| facet["values"] == json!([])),
+        "{counted}"
+    );
+    for wrong in ["facets=size", "facets=,", "facets=ext&values=0", "within=61", "within=0", "q=(", "limit=5"]
+    {
+        bob.get(&format!("/v1/search/summary?{wrong}")).await.expect_problem_at("invalid_request", "baltic");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn everything_that_is_found_comes_in_lines() {
+    let server = crate::common::Server::with_space().await;
+    let alice = server.user("alice").await;
+    let names: Vec<String> = (0..450).map(|n| format!("n {n:03}, \"x\"")).collect();
+    for part in names.chunks(50) {
+        futures::future::join_all(part.iter().map(|name| async {
+            let name: String = form_urlencoded::byte_serialize(name.as_bytes()).collect();
+            alice.write(&format!("/s/{}", name.replace('+', "%20")), "content").await.expect(201);
+        }))
+        .await;
+    }
+    let ask = |query: &str, accept: &str| {
+        send(alice.request(Method::GET, &format!("/v1/search?{query}")).header("accept", accept))
+    };
+    let lines = ask("q=type:object", "application/jsonl").await;
+    assert_eq!((lines.status.as_u16(), lines.header("content-type")), (200, "application/jsonl"));
+    let mut found: Vec<String> = lines
+        .text
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap()["path"].as_str().unwrap().to_owned())
+        .collect();
+    found.sort();
+    let wanted: Vec<String> = names.iter().map(|name| format!("/s/{name}")).collect();
+    assert_eq!(found, wanted, "each once, over several pages");
+    assert_eq!(ask("q=type:object&limit=300", "application/x-ndjson").await.text.lines().count(), 300);
+    let table = ask("q=type:object&sort=-name&limit=2", "text/csv;q=0.9, */*;q=0.1").await;
+    let rows: Vec<&str> = table.text.lines().collect();
+    assert_eq!(rows[0], "path,type,size,modified,root");
+    assert!(rows[1].starts_with(r#""/s/n 449, ""x""",object,7,2"#), "{}", rows[1]);
+    assert_eq!(rows.len(), 3);
+    assert_eq!(ask("q=name:nothing", "text/csv").await.text.lines().count(), 1, "its heading");
+    ask("q=(", "text/csv").await.expect_problem("invalid_request");
+    ask("q=x&cursor=y", "application/jsonl").await.expect_problem("invalid_request");
+    assert!(ask("q=type:object", "application/json").await.json()["items"].is_array());
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,0 +1,67 @@
+//! The parts in which all that a search may find is gone through: each a question of its own, so that none takes long.
+
+use percale_core::access::Caller;
+use percale_core::ids::{SiteId, SpaceId};
+use percale_core::query::{Condition, Field};
+
+use super::sql::split;
+use super::{Searched, WINDOW, check_fields, check_names, holders, homes, visible};
+use crate::engine::{Query, Tx};
+use crate::error::Result;
+use crate::rows::follow;
+
+/// What is gone through together: the entries of a space with ids in a window, or those that a filter leads to.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Part {
+    pub space: SpaceId,
+    /// Behind which id the window begins.
+    pub after: u64,
+    /// The last id of it.
+    pub end: u64,
+    /// The filter.
+    pub driver: Option<usize>,
+}
+
+impl Part {
+    /// Returns how many ids it has.
+    pub fn ids(&self) -> u64 {
+        self.end - self.after
+    }
+}
+
+/// Finds the parts, and the other sites that are homes of their spaces.
+pub(super) struct Plan {
+    pub caller: Caller,
+    pub condition: Condition,
+    /// Attributes that must be known, too.
+    pub fields: Vec<Field>,
+}
+
+impl Query for Plan {
+    type Out = (Vec<Part>, Vec<SiteId>);
+
+    async fn run<T: Tx>(&self, tx: &T) -> Result<Self::Out> {
+        let Self { caller, condition, fields } = self;
+        let spaces = visible(tx, caller).await?;
+        check_names(tx, &spaces, condition).await?;
+        check_fields(tx, &spaces, fields).await?;
+        let filters = split(condition)?;
+        let holders = holders(tx).await?;
+        let mut parts = Vec::new();
+        for space in &spaces {
+            let id = space.row.space.id;
+            let end = follow::next_id(tx, space.row.sp).await?;
+            let searched = Searched::new(caller, space, &filters, &holders, 1);
+            match searched.driver(tx).await? {
+                Some(driver) => parts.push(Part { space: id, after: 1, end, driver: Some(driver) }),
+                None => parts.extend((1..end).step_by(WINDOW as usize).map(|after| Part {
+                    space: id,
+                    after,
+                    end: end.min(after + WINDOW),
+                    driver: None,
+                })),
+            }
+        }
+        Ok((parts, homes(&spaces)))
+    }
+}

@@ -1,0 +1,212 @@
+//! Searching in an order.
+//!
+//! Of each part the entries that come first are kept, as many as are wanted at all, and of these those that come first of all parts.
+
+use std::cmp::Ordering;
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use percale_core::access::Caller;
+use percale_core::ids::SpaceId;
+use percale_core::query::{Builtin, Condition, Field};
+
+use super::parts::{Part, Plan};
+use super::sql::{BY_ENTRY, Builder, Members, both, split};
+use super::{Searched, holders, visible};
+use crate::catalog::Catalog;
+use crate::engine::{Query, Sql, Tx};
+use crate::error::{Error, Result};
+use crate::model::{FoundPage, Listed, MAX_LIST, Page, SearchOptions, Sort};
+use crate::rows::entry;
+
+/// How long is sorted before it is given up.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+impl Catalog {
+    /// Finds the entries that come first in an order; there is no page behind them.
+    pub(super) async fn search_sorted(
+        &self,
+        caller: &Caller,
+        options: SearchOptions,
+        sort: Sort,
+    ) -> Result<FoundPage> {
+        let until = Instant::now() + PATIENCE;
+        let SearchOptions { condition, after, limit, .. } = options;
+        if after.is_some() {
+            return Err(Error::invalid("what is sorted is one page; ask for more with a higher limit"));
+        }
+        may_be_sorted_by(&sort.field)?;
+        let limit = limit.clamp(1, MAX_LIST);
+        let fields = vec![sort.field.clone()];
+        let plan = Plan { caller: caller.clone(), condition: condition.clone(), fields };
+        let (parts, homes) = self.ask(plan).await?;
+        let mut first: Vec<Candidate> = Vec::new();
+        for part in parts {
+            if Instant::now() >= until {
+                let why = format!(
+                    "there is more to sort than can be looked at within {} s; search for less, or do not sort",
+                    PATIENCE.as_secs()
+                );
+                return Err(Error::invalid(why));
+            }
+            let (caller, condition, sort) = (caller.clone(), condition.clone(), sort.clone());
+            let is_descending = sort.is_descending;
+            first.extend(self.ask(First { caller, condition, sort, part, limit }).await?);
+            first.sort_unstable_by(|one, other| one.compare(other, is_descending));
+            first.truncate(limit);
+        }
+        let items = self.ask(Fetch { caller: caller.clone(), first }).await?;
+        Ok(FoundPage { page: Page { items, next: None, position: None }, homes })
+    }
+}
+
+fn may_be_sorted_by(field: &Field) -> Result<()> {
+    use Builtin::{Created, Modified, Name, Replicas, Size};
+    match field {
+        Field::Attribute(_) | Field::Builtin(Name | Size | Created | Modified | Replicas) => Ok(()),
+        Field::Builtin(other) => Err(Error::invalid(format!(
+            "nothing is sorted by '{}'; it is by attributes and by name, size, created, modified and replicas",
+            other.as_str()
+        ))),
+    }
+}
+
+/// An entry with what it is sorted by.
+#[derive(Debug, Clone)]
+struct Candidate {
+    /// By what numbers and times are compared.
+    number: Option<i64>,
+    /// By what texts are compared.
+    word: Option<String>,
+    space: SpaceId,
+    id: u64,
+}
+
+impl Candidate {
+    /// Numbers come before texts, and both before what has neither.
+    fn compare(&self, other: &Self, is_descending: bool) -> Ordering {
+        fn missing_last<T: Ord>(one: Option<&T>, other: Option<&T>, is_descending: bool) -> Ordering {
+            match (one, other) {
+                (Some(one), Some(other)) if is_descending => other.cmp(one),
+                (Some(one), Some(other)) => one.cmp(other),
+                (one, other) => other.is_some().cmp(&one.is_some()),
+            }
+        }
+        missing_last(self.number.as_ref(), other.number.as_ref(), is_descending)
+            .then_with(|| missing_last(self.word.as_ref(), other.word.as_ref(), is_descending))
+            .then_with(|| (self.space, self.id).cmp(&(other.space, other.id)))
+    }
+}
+
+/// Finds what comes first of a part.
+struct First {
+    caller: Caller,
+    condition: Condition,
+    sort: Sort,
+    part: Part,
+    limit: usize,
+}
+
+impl Query for First {
+    type Out = Vec<Candidate>;
+
+    async fn run<T: Tx>(&self, tx: &T) -> Result<Vec<Candidate>> {
+        let Self { caller, condition, sort, part, limit } = self;
+        let spaces = visible(tx, caller).await?;
+        // It may have gone, or may not be read any more.
+        let Some(space) = spaces.iter().find(|space| space.row.space.id == part.space) else {
+            return Ok(Vec::new());
+        };
+        let filters = split(condition)?;
+        let holders = holders(tx).await?;
+        let first = async |members: Members<'_>| -> Result<Vec<Candidate>> {
+            let mut builder = Builder::new(&holders, &space.row.space.name);
+            let sql = builder.first(space.row.sp, sort, &members, *limit)?;
+            let rows = tx.query(&sql, builder.params).await?;
+            let candidate = |mut row: crate::engine::Row| {
+                let id = row.number()?;
+                Ok(Candidate { number: row.opt_int()?, word: row.opt_text()?, space: part.space, id })
+            };
+            rows.into_iter().map(candidate).collect()
+        };
+        if part.driver.is_none() && space.is_whole && !filters.has_paths() {
+            return first(Members::Window(part.after, part.end, &filters)).await;
+        }
+        let mut found = Vec::new();
+        let mut searched = Searched::new(caller, space, &filters, &holders, part.after);
+        while searched.after < part.end {
+            searched.step(tx, part.driver, MAX_LIST, part.end).await?;
+            let listed = std::mem::take(&mut searched.found);
+            if !listed.is_empty() {
+                found.extend(first(Members::Ids(listed.iter().map(|one| one.entry.id.0).collect())).await?);
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// Gets the entries, in their order. One that is gone, or may not be read any more, is left out.
+struct Fetch {
+    caller: Caller,
+    first: Vec<Candidate>,
+}
+
+impl Query for Fetch {
+    type Out = Vec<Listed>;
+
+    async fn run<T: Tx>(&self, tx: &T) -> Result<Vec<Listed>> {
+        let Self { caller, first } = self;
+        let filters = split(&Condition::All(Vec::new()))?;
+        let holders = holders(tx).await?;
+        let mut found: HashMap<(SpaceId, u64), Listed> = HashMap::new();
+        for space in &visible(tx, caller).await? {
+            let id = space.row.space.id;
+            let wanted: Vec<u64> = first.iter().filter(|one| one.space == id).map(|one| one.id).collect();
+            if wanted.is_empty() {
+                continue;
+            }
+            let mut builder = Builder::new(&holders, &space.row.space.name);
+            let sql = builder.all(space.row.sp, &Members::Ids(wanted))?;
+            let rows = entry::found(tx, &sql, builder.params).await?;
+            let mut searched = Searched::new(caller, space, &filters, &holders, 1);
+            searched.take(tx, rows).await?;
+            found.extend(searched.found.into_iter().map(|listed| ((id, listed.entry.id.0), listed)));
+        }
+        Ok(first.iter().filter_map(|one| found.remove(&(one.space, one.id))).collect())
+    }
+}
+
+impl Builder<'_> {
+    /// Looks at the members that come first in an order: their ids, the number and the text that they are sorted by.
+    fn first(&mut self, sp: i64, sort: &Sort, members: &Members<'_>, limit: usize) -> Result<Sql> {
+        let (extreme, way) = if sort.is_descending { ("MAX", "DESC") } else { ("MIN", "ASC") };
+        let (no_number, no_word) = ("CAST(NULL AS bigint)".to_owned(), "CAST(NULL AS text)".to_owned());
+        let (number, word) = match &sort.field {
+            Field::Attribute(name) => {
+                let mut of = |column: &str| {
+                    let name = self.param(name.as_str());
+                    format!(
+                        "(SELECT {extreme}(a.{column}) FROM attribute a{BY_ENTRY} \
+                         WHERE a.sp = e.sp AND a.entry = e.id AND a.name = {name})"
+                    )
+                };
+                (of("number"), of("word"))
+            }
+            Field::Builtin(Builtin::Name) => (no_number, "lower(e.name)".to_owned()),
+            Field::Builtin(Builtin::Size) => ("e.size".to_owned(), no_word),
+            Field::Builtin(Builtin::Created) => ("e.created".to_owned(), no_word),
+            Field::Builtin(Builtin::Modified) => ("COALESCE(e.mtime, e.modified)".to_owned(), no_word),
+            Field::Builtin(_) => {
+                let count = "(SELECT COUNT(*) FROM replica r WHERE r.sp = e.sp AND r.version = e.version \
+                             AND r.state = 'good')";
+                (count.to_owned(), no_word)
+            }
+        };
+        let members = self.members(sp, members)?;
+        let limit = self.param(limit);
+        Ok(both(format!(
+            "SELECT id, number, word FROM (SELECT e.id AS id, {number} AS number, {word} AS word FROM entry e WHERE {members}) AS k \
+             ORDER BY number IS NULL, number {way}, word IS NULL, word {way}, id LIMIT {limit}"
+        )))
+    }
+}

@@ -1,0 +1,284 @@
+//! Finding entries by what is known of them: pages, streams, and numbers.
+
+use std::io;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::response::{IntoResponse as _, Response};
+use bytes::Bytes;
+use futures::stream;
+use http::{HeaderMap, HeaderValue, Uri, header};
+use percale_api::attributes::{AwaySite, Facet, FacetValue, FoundPage, SearchSummary};
+use percale_api::entries::Entry;
+use percale_catalog::{Listed, MAX_LIST, SearchOptions, Sort, SummaryOptions};
+use percale_core::Timestamp;
+use percale_core::access::Caller;
+use percale_core::ids::SiteId;
+use percale_core::query::{Condition, Field};
+use serde::Deserialize;
+use tokio::sync::mpsc;
+use utoipa::IntoParams;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::auth::Auth;
+use super::entries::describe;
+use super::extract::{Json, Query};
+use super::paging::{limit, linked};
+use crate::{ApiError, AppState, Result};
+
+pub(super) fn routes() -> OpenApiRouter<AppState> {
+    OpenApiRouter::new().routes(routes!(search)).routes(routes!(summarize))
+}
+
+/// What to search for.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct SearchQuery {
+    /// The query, such as `instrument=MODIS size:>1GB`. Its language is described in `docs/search.md`.
+    #[serde(default)]
+    q: String,
+    /// Most entries in the answer; 1000 if absent, at most 10 000 in a page. There may be fewer although there are more.
+    #[param(minimum = 1)]
+    limit: Option<u32>,
+    /// Where to go on: `next` of the answer before.
+    cursor: Option<String>,
+    /// A field that they are sorted by, with `-` before it from the largest on: an attribute, `name`, `size`, `created`, `modified` or
+    /// `replicas`. There is one page then, of those that come first.
+    sort: Option<String>,
+}
+
+/// Finds entries by what is known of them, in all spaces that this site has or follows and the caller may read.
+///
+/// With `Accept: application/jsonl` or `text/csv` it answers with all of them, or as many as `limit` says, one in a line; if it cannot go on, the
+/// connection ends before the answer does.
+#[utoipa::path(
+    get, path = "/v1/search", tag = "attributes", params(SearchQuery),
+    responses((status = 200, description = "the entries", content(
+        (FoundPage = "application/json"), (Entry = "application/jsonl"), (String = "text/csv"),
+    )))
+)]
+async fn search(
+    State(app): State<AppState>,
+    Auth(caller): Auth,
+    Query(query): Query<SearchQuery>,
+    headers: HeaderMap,
+    uri: Uri,
+) -> Result<Response> {
+    let mut options = SearchOptions::new(condition(&query.q)?);
+    options.after = query.cursor;
+    options.sort = query.sort.as_deref().map(order).transpose()?;
+    if let Some(form) = Form::of(&headers) {
+        return streamed(app, caller, options, query.limit, form).await;
+    }
+    options.limit = limit(query.limit)?;
+    let found = app.catalog.search(&caller, options).await?;
+    let away = away(&app, &found.homes);
+    let entries = found.page.items.into_iter().map(|Listed { path, entry, .. }| describe(path, entry));
+    let next = found.page.next;
+    Ok(linked(&uri, next.as_deref(), &FoundPage { items: entries.collect(), next: next.clone(), away }))
+}
+
+/// Forms of an answer that has all that is found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Form {
+    JsonLines,
+    Csv,
+}
+
+/// Entries of the first piece of a stream: it is there soon.
+const FIRST: usize = 200;
+/// Pieces that wait for a client that reads slowly.
+const AHEAD: usize = 2;
+
+impl Form {
+    /// Returns what the client accepts, if that is no page.
+    fn of(headers: &HeaderMap) -> Option<Self> {
+        let accepted = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
+        let mut types = accepted
+            .flat_map(|value| value.split(','))
+            .map(|range| range.split(';').next().unwrap_or_default().trim().to_ascii_lowercase());
+        types.find_map(|media| match media.as_str() {
+            "application/jsonl" | "application/x-ndjson" => Some(Self::JsonLines),
+            "text/csv" => Some(Self::Csv),
+            _ => None,
+        })
+    }
+
+    const fn media_type(self) -> &'static str {
+        match self {
+            Self::JsonLines => "application/jsonl",
+            // RFC 4180.
+            Self::Csv => "text/csv; charset=utf-8; header=present",
+        }
+    }
+
+    fn encode(self, found: Vec<Listed>, is_first: bool) -> io::Result<Bytes> {
+        let mut lines = Vec::with_capacity(found.len() * 200);
+        match self {
+            Self::JsonLines => {
+                for Listed { path, entry, .. } in found {
+                    serde_json::to_writer(&mut lines, &describe(path, entry))?;
+                    lines.push(b'\n');
+                }
+            }
+            Self::Csv => {
+                let mut table = csv::Writer::from_writer(&mut lines);
+                if is_first {
+                    table.write_record(["path", "type", "size", "modified", "root"])?;
+                }
+                for Listed { path, entry, .. } in found {
+                    let content = entry.content.as_ref();
+                    let modified = content.and_then(|content| content.mtime).unwrap_or(entry.modified);
+                    let size = content.map(|content| content.size.0.to_string()).unwrap_or_default();
+                    let root = content.and_then(|content| content.root).map(|root| root.to_string());
+                    table.write_record([
+                        path.as_str(),
+                        entry.kind.as_str(),
+                        &size,
+                        &modified.to_string(),
+                        root.as_deref().unwrap_or_default(),
+                    ])?;
+                }
+                drop(table);
+            }
+        }
+        Ok(lines.into())
+    }
+}
+
+/// Answers with all that is found, in constant memory.
+async fn streamed(
+    app: AppState,
+    caller: Caller,
+    mut options: SearchOptions,
+    most: Option<u32>,
+    form: Form,
+) -> Result<Response> {
+    let mut left = most.map_or(usize::MAX, |most| most as usize);
+    options.limit = if options.sort.is_some() { left.clamp(1, MAX_LIST) } else { left.clamp(1, FIRST) };
+    // What is wrong with the query is said before anything is answered.
+    let first = app.catalog.search(&caller, options.clone()).await?.page;
+    let (pieces, received) = mpsc::channel::<Result<Bytes>>(AHEAD);
+    tokio::spawn(async move {
+        let mut page = Ok(first);
+        let mut is_first = true;
+        loop {
+            let piece = page.and_then(|page| {
+                left = left.saturating_sub(page.items.len());
+                options.after = page.next;
+                let encoded = form.encode(page.items, is_first);
+                encoded
+                    .map_err(|error| ApiError::internal(format!("what was found cannot be written: {error}")))
+            });
+            let is_last = piece.is_err() || options.after.is_none() || left == 0;
+            // Whoever does not read any more wants nothing more either.
+            if pieces.send(piece).await.is_err() || is_last {
+                return;
+            }
+            is_first = false;
+            options.limit = left.min(MAX_LIST);
+            page = app
+                .catalog
+                .search(&caller, options.clone())
+                .await
+                .map(|found| found.page)
+                .map_err(ApiError::from);
+        }
+    });
+    let body = stream::unfold(received, |mut received| async move {
+        received.recv().await.map(|piece| (piece, received))
+    });
+    let media_type = HeaderValue::from_static(form.media_type());
+    Ok(([(header::CONTENT_TYPE, media_type)], Body::from_stream(body)).into_response())
+}
+
+/// What to count.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct SummaryQuery {
+    /// The query, as in a search.
+    #[serde(default)]
+    q: String,
+    /// Fields of which the values are counted, with commas between: attributes, and `type`, `ext`, `space`, `site`, `store` and `state`.
+    facets: Option<String>,
+    /// Most values of each; 20 if absent.
+    #[param(minimum = 1, maximum = 1000)]
+    values: Option<usize>,
+    /// Seconds to count before the rest is estimated; 1 if absent.
+    #[param(minimum = 1, maximum = 60)]
+    within: Option<u64>,
+}
+
+/// Most values of a facet.
+const MAX_VALUES: usize = 1000;
+/// Most seconds of counting.
+const MAX_COUNTING: u64 = 60;
+
+/// Counts what a search finds, and how many of the entries have which values. What takes too long is estimated, and said to be.
+#[utoipa::path(get, path = "/v1/search/summary", tag = "attributes", params(SummaryQuery), responses((status = 200, description = "the numbers", body = SearchSummary)))]
+async fn summarize(
+    State(app): State<AppState>,
+    Auth(caller): Auth,
+    Query(query): Query<SummaryQuery>,
+) -> Result<Json<SearchSummary>> {
+    let mut options = SummaryOptions::new(condition(&query.q)?);
+    options.facets = query.facets.as_deref().map(fields).transpose()?.unwrap_or_default();
+    let bounded = |name: &str, value: u64, most: u64| match value {
+        value if (1..=most).contains(&value) => Ok(value),
+        value => Err(ApiError::invalid(format!("{name} is {value}, it must be from 1 to {most}"))),
+    };
+    if let Some(values) = query.values {
+        options.values = bounded("values", values as u64, MAX_VALUES as u64)? as usize;
+    }
+    if let Some(within) = query.within {
+        options.patience = Duration::from_secs(bounded("within", within, MAX_COUNTING)?);
+    }
+    let summary = app.catalog.summarize(&caller, options).await?;
+    let facets = summary.facets.into_iter().map(|facet| Facet {
+        field: match facet.field {
+            Field::Builtin(builtin) => builtin.as_str().to_owned(),
+            Field::Attribute(name) => name.into(),
+        },
+        values: facet.values.into_iter().map(|(value, count)| FacetValue { value, count }).collect(),
+        others: facet.others,
+    });
+    Ok(Json(SearchSummary {
+        count: summary.count,
+        is_estimate: summary.is_estimate,
+        facets: facets.collect(),
+        away: away(&app, &summary.homes),
+    }))
+}
+
+fn condition(query: &str) -> Result<Condition> {
+    let condition = percale_discovery::parse(query, Timestamp::now());
+    condition.map_err(|error| ApiError::invalid(error.to_string()).with_source(error))
+}
+
+fn fields(list: &str) -> Result<Vec<Field>> {
+    let fields = percale_discovery::parse_fields(list);
+    fields.map_err(|error| ApiError::invalid(error.to_string()).with_source(error))
+}
+
+fn order(text: &str) -> Result<Sort> {
+    let field = text.strip_prefix('-').unwrap_or(text);
+    match <[Field; 1]>::try_from(fields(field)?) {
+        Ok([field]) => Ok(Sort { field, is_descending: text.starts_with('-') }),
+        Err(_) => Err(ApiError::invalid("what is found is sorted by one field")),
+    }
+}
+
+/// Returns which of these sites do not answer now.
+fn away(app: &AppState, homes: &[SiteId]) -> Vec<AwaySite> {
+    let away = |home: &SiteId| {
+        let contact = app.fabric.contact(*home);
+        let is_away = contact.fault.is_some() || contact.seen.is_none();
+        let site = app.fabric.member(*home).map_or_else(|_| home.to_string(), |member| member.name.clone());
+        is_away.then_some(AwaySite { site, seen: contact.seen })
+    };
+    homes.iter().filter_map(away).collect()
+}
