@@ -35,7 +35,7 @@ use crate::rows::{Lock, attribute, follow, grant, peer, site};
 /// Entry ids that one statement looks at, where no attribute leads to few of them.
 const WINDOW: u64 = 50_000;
 /// How many entries an attribute may lead to at most, so that these are looked at instead.
-const FEW: usize = 2000;
+const FEW: usize = 5000;
 /// So few that no other filter is tried, which may look at all values of an attribute.
 const VERY_FEW: usize = 50;
 /// How long a page is searched for before what was found is answered. Others wait meanwhile for a connection that reads.
@@ -96,7 +96,10 @@ impl Query for Search {
         }
         let holders = holders(tx).await?;
         let mut found = Vec::new();
-        for space in spaces.iter().filter(|space| space.row.space.id >= place.space) {
+        let spaces = spaces
+            .iter()
+            .filter(|space| space.row.space.id >= place.space && filters.may_hold_in(&space.row.space.name));
+        for space in spaces {
             let id = space.row.space.id;
             let (after, driver) = if id == place.space { (place.after, place.driver) } else { (1, None) };
             let mut searched = Searched::new(caller, space, &filters, &holders, after);
@@ -358,20 +361,28 @@ impl<'s> Searched<'s> {
         let sp = self.space.row.sp;
         let mut ids = IdCache::default();
         let mut batch = Batch::new(tx, &mut ids);
-        // Many are in one collection, which is looked up once.
+        // Many are in one collection, whose path is made once.
         let parents: HashSet<u64> = rows.iter().map(|row| row.parent).collect();
-        let mut chains = entry::with_ancestors(tx, parents.into_iter().map(|id| (sp, id)).collect()).await?;
-        chains.extend(rows.iter().cloned());
+        let keys = parents.iter().map(|id| (sp, *id)).collect();
+        let chains = entry::with_ancestors(tx, keys).await?;
+        let mut above: HashMap<u64, u64> = HashMap::new();
         let mut grants: HashMap<u64, Vec<(Subject, Permission)>> = HashMap::new();
         if !self.space.is_whole {
-            for grant in grant::of_entries(tx, chains.iter().map(|row| (sp, row.id)).collect()).await? {
+            above.extend(chains.iter().chain(&rows).map(|row| (row.id, row.parent)));
+            for grant in grant::of_entries(tx, above.keys().map(|id| (sp, *id)).collect()).await? {
                 grants.entry(grant.entry).or_default().push((grant.subject, grant.permission));
             }
         }
-        let above: HashMap<u64, u64> = chains.iter().map(|row| (row.id, row.parent)).collect();
         batch.learn_all(chains, Lock::None)?;
+        let mut paths: HashMap<u64, ObjectPath> = HashMap::with_capacity(parents.len());
+        for parent in parents {
+            if let Ok(path) = batch.path_of(sp, parent).await {
+                paths.insert(parent, path);
+            }
+        }
         for row in rows {
-            let Ok(path) = batch.path_of(sp, row.id).await else { continue };
+            let path = paths.get(&row.parent).map(|parent| parent.join(&row.name));
+            let Some(Ok(path)) = path else { continue };
             if !self.filters.hold_for(&path)
                 || !(self.space.is_whole || self.may_read(&path, row.id, &above, &grants))
             {
@@ -379,7 +390,7 @@ impl<'s> Searched<'s> {
             }
             self.found.push(Listed {
                 path,
-                entry: row.to_entry(self.space.row.space.id),
+                entry: row.into_entry(self.space.row.space.id),
                 replicas: Vec::new(),
             });
         }

@@ -48,15 +48,20 @@ impl EntryRow {
 
     /// Makes what callers get.
     pub fn to_entry(&self, space: SpaceId) -> Entry {
+        self.clone().into_entry(space)
+    }
+
+    /// Becomes what callers get.
+    pub fn into_entry(self, space: SpaceId) -> Entry {
         Entry {
             space,
             id: EntryId(self.id),
             parent: EntryId(self.parent),
-            name: self.name.clone(),
+            name: self.name,
             kind: self.kind,
             created: self.created,
             modified: self.modified,
-            content: self.content.clone(),
+            content: self.content,
         }
     }
 }

@@ -48,7 +48,7 @@ impl Query for Plan {
         let filters = split(condition)?;
         let holders = holders(tx).await?;
         let mut parts = Vec::new();
-        for space in &spaces {
+        for space in spaces.iter().filter(|space| filters.may_hold_in(&space.row.space.name)) {
             let id = space.row.space.id;
             let end = follow::next_id(tx, space.row.sp).await?;
             let searched = Searched::new(caller, space, &filters, &holders, 1);

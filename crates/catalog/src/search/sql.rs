@@ -33,6 +33,21 @@ enum Paths {
     Matching(GlobMatcher),
 }
 
+impl Paths {
+    /// Returns what all of them begin with.
+    fn beginning(&self) -> &str {
+        match self {
+            Self::Within(top) => top.as_str(),
+            Self::Equal(text) => text,
+            Self::Matching(pattern) => {
+                let pattern = pattern.glob().glob();
+                let end = pattern.find(['*', '?', '[', '{', '\\']).unwrap_or(pattern.len());
+                pattern.get(..end).unwrap_or_default()
+            }
+        }
+    }
+}
+
 impl Filters {
     /// Returns the filters by which few entries can be found through an index, those first that are surely looked up there.
     pub fn drivers(&self) -> Vec<usize> {
@@ -47,6 +62,15 @@ impl Filters {
             self.conditions.iter().enumerate().filter_map(|(at, one)| Some((cost(one)?, at))).collect();
         drivers.sort_unstable();
         drivers.into_iter().map(|(_, at)| at).collect()
+    }
+
+    /// Tells whether the filters of paths may hold for anything in a space.
+    pub fn may_hold_in(&self, space: &SpaceName) -> bool {
+        let root = ObjectPath::of_space(space);
+        self.paths.iter().filter(|filter| !filter.is_negated).all(|filter| {
+            let (begin, root) = (filter.paths.beginning(), root.as_str());
+            root.starts_with(begin) || begin.strip_prefix(root).is_some_and(|rest| rest.starts_with('/'))
+        })
     }
 
     /// Tells whether there are filters of paths.

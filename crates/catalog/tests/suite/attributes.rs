@@ -363,6 +363,42 @@ async fn pages_of_any_size_have_everything_once(site: Site) {
     }
 }
 
+async fn paths_say_in_which_spaces_to_look(site: Site) {
+    for name in ["lab2", "la"] {
+        let space = NewSpace {
+            name: name.parse().unwrap(),
+            owner: subject("owner"),
+            scope: SpaceScope::Private,
+            store: Some(site.store),
+            members: Vec::new(),
+        };
+        site.catalog.create_space(&site.admin, space).await.unwrap();
+        site.mkdir(&format!("/{name}/x")).await;
+    }
+    site.mkdir("/lab/x").await;
+    site.mkdir("/lab/x/y").await;
+    let by = |test: Test| builtin(Builtin::Path, test);
+    let has = |text: &str| by(Test::Has(Literal::text(text)));
+    let matches = |text: &str| by(Test::Matches(text.into()));
+    for (condition, wanted) in [
+        (has("/lab"), &["/lab/x", "/lab/x/y"][..]),
+        (has("/lab/x/y"), &["/lab/x/y"]),
+        (has("/"), &["/la/x", "/lab/x", "/lab/x/y", "/lab2/x"]),
+        (by(Test::Compare(Comparison::Equal, Literal::text("/lab/x"))), &["/lab/x"]),
+        (matches("/lab*/x"), &["/lab/x", "/lab2/x"]),
+        (matches("/lab/*"), &["/lab/x"]),
+        (matches("/la?/x"), &["/lab/x"]),
+        (matches("/{la,lab}/x"), &["/la/x", "/lab/x"]),
+        (matches("**/y"), &["/lab/x/y"]),
+        (not(matches("/lab/**")), &["/la/x", "/lab2/x"]),
+        (Condition::All(vec![has("/lab"), has("/la")]), &[]),
+    ] {
+        assert_eq!(search(&site, condition.clone()).await, wanted, "{condition:?}");
+        let counted = summary(&site, &site.admin, condition.clone(), &[]).await;
+        assert_eq!(counted.0, wanted.len() as u64, "{condition:?}");
+    }
+}
+
 async fn nobody_finds_what_is_not_theirs(site: Site) {
     for at in ["/lab/a/x", "/lab/b/x"] {
         site.put(at, 1).await;
@@ -504,6 +540,7 @@ async fn what_is_found_comes_in_an_order(site: Site) {
 }
 
 on_both! {
+    paths_say_in_which_spaces_to_look,
     what_is_found_comes_in_an_order,
     what_is_found_is_counted_by_its_values,
     attributes_are_set_changed_and_removed,
