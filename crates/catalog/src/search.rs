@@ -36,6 +36,8 @@ use crate::rows::{Lock, attribute, follow, grant, peer, site};
 const WINDOW: u64 = 50_000;
 /// How many entries an attribute may lead to at most, so that these are looked at instead.
 const FEW: usize = 5000;
+/// And which part of a space that may be at most.
+const SHARE: usize = 4;
 /// So few that no other filter is tried, which may look at all values of an attribute.
 const VERY_FEW: usize = 50;
 /// How long a page is searched for before what was found is answered. Others wait meanwhile for a connection that reads.
@@ -337,9 +339,17 @@ impl<'s> Searched<'s> {
 
     /// Returns the filter that leads to the fewest entries, if they are few.
     async fn driver<T: Tx>(&self, tx: &T) -> Result<Option<usize>> {
+        let drivers = self.filters.drivers();
+        if drivers.is_empty() {
+            return Ok(None);
+        }
+        // All that a filter leads to is gathered before the first of it is told; where it is much of everything, those come sooner that
+        // are met on the way.
+        let all = follow::next_id(tx, self.space.row.sp).await?;
+        let few = FEW.min((all as usize / SHARE).max(VERY_FEW));
         let mut best: Option<(usize, usize)> = None;
-        for at in self.filters.drivers() {
-            let most = best.map_or(FEW, |(count, _)| count);
+        for at in drivers {
+            let most = best.map_or(few, |(count, _)| count);
             let mut builder = Builder::new(self.holders, &self.space.row.space.name);
             let sql = builder.count(self.space.row.sp, self.filters, at, most)?;
             let count = match tx.query(&sql, builder.params).await?.first_mut() {

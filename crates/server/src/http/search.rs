@@ -88,8 +88,10 @@ enum Form {
     Csv,
 }
 
-/// Entries of the first piece of a stream: it is there soon.
-const FIRST: usize = 200;
+/// Entries of the first piece of a stream, so that it is there soon.
+const FIRST: usize = 100;
+/// How many times larger each piece is than the one before.
+const GROWTH: usize = 5;
 /// Pieces that wait for a client that reads slowly.
 const AHEAD: usize = 2;
 
@@ -179,7 +181,7 @@ async fn streamed(
                 return;
             }
             is_first = false;
-            options.limit = left.min(MAX_LIST);
+            options.limit = (options.limit * GROWTH).min(left).min(MAX_LIST);
             page = app
                 .catalog
                 .search(&caller, options.clone())
