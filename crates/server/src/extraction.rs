@@ -210,7 +210,7 @@ async fn page(app: &AppState, space: &Space) -> Result<bool> {
             Ok(header) => headers.push(header),
             Err(error) if error.code() == ErrorCode::SiteUnavailable => {
                 let why =
-                    format!("{}; `percale meta extract` reads it for whom may read it there", error.detail());
+                    format!("{}; `percale meta extract` reads it on behalf of who runs it", error.detail());
                 headers.push(unreadable(version, &why));
             }
             Err(error) if error.is_retryable() && !is_last_try => away = Some(error),

@@ -96,8 +96,8 @@ pub struct FoundPage {
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct SummaryOptions {
-    /// What to count the finds of. Its limit and place do not matter.
-    pub search: SearchOptions,
+    /// What must be true.
+    pub condition: Condition,
     /// Of which fields the values are counted. Default: none, at most [`MAX_FACETS`].
     pub facets: Vec<Field>,
     /// How many values of each. Default 20.
@@ -109,8 +109,7 @@ pub struct SummaryOptions {
 impl SummaryOptions {
     /// Counts what a condition holds for.
     pub fn new(condition: Condition) -> Self {
-        let search = SearchOptions::new(condition);
-        Self { search, facets: Vec::new(), values: 20, patience: Duration::from_secs(1) }
+        Self { condition, facets: Vec::new(), values: 20, patience: Duration::from_secs(1) }
     }
 }
 

@@ -26,20 +26,18 @@ type Key = (i64, String);
 
 /// Counting what searches find.
 impl Catalog {
-    /// Counts what a search finds, and for each facet how many of the entries have which values. The search's limit and place do not
-    /// matter.
+    /// Counts what a condition holds for, and for each facet how many of the entries have which values.
     ///
     /// # Errors
     /// As [`Catalog::search`], and `InvalidRequest` for a facet that is neither an attribute nor one of `type`, `ext`, `space`, `site`, `store`
     /// and `state`.
     pub async fn summarize(&self, caller: &Caller, options: SummaryOptions) -> Result<Summary> {
         let until = Instant::now() + options.patience;
-        let SummaryOptions { search, facets, values, .. } = options;
+        let SummaryOptions { condition, facets, values, .. } = options;
         if facets.len() > MAX_FACETS {
             return Err(Error::invalid(format!("at most {MAX_FACETS} facets are counted at once")));
         }
         facets.iter().try_for_each(may_be_counted)?;
-        let condition = search.condition;
         let plan = Plan { caller: caller.clone(), condition: condition.clone(), fields: facets.clone() };
         let (parts, homes) = self.ask(plan).await?;
         let count = |part: Part| {

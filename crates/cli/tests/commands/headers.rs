@@ -275,3 +275,34 @@ fn a_site_reads_formats_of_its_own() {
     let said = lab.line("meta get percale:/lab/sleep.trc").ok().out;
     assert!(said.contains("did not end within 3 s"), "{said}");
 }
+
+#[test]
+fn what_lies_at_another_site_is_read_for_whom_asks() {
+    let site = |name: &str| {
+        let options = SiteOptions::new(env!("CARGO_BIN_EXE_percale"));
+        Site::start(options.set("site.name", &format!("\"{name}\"")))
+    };
+    let (lab, baltic) = (Lab::of(site("alps")), site("baltic"));
+    let at_baltic = |words: &[&str]| {
+        let done = baltic.command(words).output().unwrap();
+        assert!(done.status.success(), "{words:?}: {}", String::from_utf8_lossy(&done.stderr));
+    };
+    at_baltic(&["store", "add", "far", "--posix", baltic.directory().join("store").to_str().unwrap()]);
+    let invitation = lab.run(["-q", "site", "invite"]).ok().out;
+    at_baltic(&["site", "join", invitation.trim()]);
+    lab.run(["grant", "add", "percale:/lab", "user:admin@site:baltic", "write"]).ok();
+    wait::until("the space at the other site", Duration::from_secs(60), || {
+        baltic.command(&["stat", "percale:/lab"]).output().unwrap().status.success().then_some(())
+    });
+    let file = lab.write("afar.nc", &netcdf("afar"));
+    at_baltic(&["put", file.to_str().unwrap(), "percale:/lab/afar.nc"]);
+    put(&lab, "near.nc", &netcdf("near"));
+    // It holds up nothing, and says where it is.
+    soon(&lab, "title=near", &["near.nc"]);
+    soon(&lab, "extraction.error:*", &["afar.nc"]);
+    let said = lab.line("meta get percale:/lab/afar.nc").ok().out;
+    assert!(said.contains("site baltic"), "{said}");
+    lab.line("meta extract percale:/lab").ok();
+    assert_eq!(found(&lab, "title=afar"), ["percale:/lab/afar.nc"]);
+    assert_eq!(found(&lab, "extraction.error:* type:object"), Vec::<String>::new());
+}

@@ -96,17 +96,19 @@ const GROWTH: usize = 5;
 const AHEAD: usize = 2;
 
 impl Form {
-    /// Returns what the client accepts, if that is no page.
+    /// Returns the form that the client accepts, the first that it names; nothing if that is a page.
     fn of(headers: &HeaderMap) -> Option<Self> {
         let accepted = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
         let mut types = accepted
             .flat_map(|value| value.split(','))
             .map(|range| range.split(';').next().unwrap_or_default().trim().to_ascii_lowercase());
-        types.find_map(|media| match media.as_str() {
-            "application/jsonl" | "application/x-ndjson" => Some(Self::JsonLines),
-            "text/csv" => Some(Self::Csv),
+        let known = types.find_map(|media| match media.as_str() {
+            "application/jsonl" | "application/x-ndjson" => Some(Some(Self::JsonLines)),
+            "text/csv" => Some(Some(Self::Csv)),
+            "application/json" | "*/*" => Some(None),
             _ => None,
-        })
+        });
+        known.flatten()
     }
 
     const fn media_type(self) -> &'static str {
@@ -159,6 +161,9 @@ async fn streamed(
     most: Option<u32>,
     form: Form,
 ) -> Result<Response> {
+    if most == Some(0) {
+        return Err(ApiError::invalid("limit is 0, it must be at least 1"));
+    }
     let mut left = most.map_or(usize::MAX, |most| most as usize);
     options.limit = if options.sort.is_some() { left.clamp(1, MAX_LIST) } else { left.clamp(1, FIRST) };
     // What is wrong with the query is said before anything is answered.

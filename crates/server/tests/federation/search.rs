@@ -167,6 +167,8 @@ async fn everything_that_is_found_comes_in_lines() {
     assert_eq!(rows.len(), 3);
     assert_eq!(ask("q=name:nothing", "text/csv").await.text.lines().count(), 1, "its heading");
     ask("q=(", "text/csv").await.expect_problem("invalid_request");
+    ask("q=x&limit=0", "text/csv").await.expect_problem("invalid_request");
+    assert!(ask("q=type:object", "application/json, text/csv").await.json()["items"].is_array());
     ask("q=x&cursor=y", "application/jsonl").await.expect_problem("invalid_request");
     assert!(ask("q=type:object", "application/json").await.json()["items"].is_array());
 }
