@@ -49,12 +49,12 @@ const MOST_NAMES: usize = 5000;
 impl Catalog {
     /// Finds the entries that a condition holds for, in all spaces that the caller may read.
     ///
-    /// A page may have fewer entries than the limit although there are more: it ends after 300 ms. In an order there is only one page, of those
-    /// that come first.
+    /// A page may have fewer entries than the limit although there are more: it ends after 300 ms. In an order there is only one page, of
+    /// those that come first.
     ///
     /// # Errors
-    /// `InvalidRequest` for a test or an order that a field does not have, for more to sort than can be looked at within 20 s, for an attribute that nothing has, naming others that are like it, and
-    /// for a place to go on from that is none.
+    /// `InvalidRequest` for a test or an order that a field does not have, for more to sort than can be looked at within 20 s, for an
+    /// attribute that nothing has, naming others that are like it, and for a place to go on from that is none.
     pub async fn search(&self, caller: &Caller, options: SearchOptions) -> Result<FoundPage> {
         match options.sort.clone() {
             Some(sort) => self.search_sorted(caller, options, sort).await,

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// Bytes that are asked for at once: as many as are verified together. Headers lie in few places, and the next bytes are often in the
 /// same block.
-const BLOCK: u64 = 1024 * 1024;
+pub(crate) const BLOCK: u64 = 1024 * 1024;
 /// Blocks that are kept.
 const MAX_BLOCKS: usize = 64;
 

@@ -1,7 +1,7 @@
 //! What each format says in a way of its own, under one name: when, where, by whom and with what.
 //!
 //! Sources: the Attribute Convention for Data Discovery 1.3 (<https://wiki.esipfed.org/Attribute_Convention_for_Data_Discovery_1-3>), the
-//! CF conventions 1.11, 4.1 and 4.2 (<https://cfconventions.org>), FITS 4.0, and EXIF 2.3.
+//! CF conventions 1.11, 4.1 and 4.2 (<https://cfconventions.org>), FITS 4.0, EXIF 2.3, and STAC 1.0.
 
 use percale_core::attribute::Float;
 use percale_core::{AttributeValue, Timestamp};

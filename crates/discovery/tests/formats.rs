@@ -407,6 +407,10 @@ fn grib_of_the_first_edition() {
         ],
     );
     cut("x", &small);
+    // One that is cut off costs nothing but itself.
+    let cut_off = read("x", &[&small[..], &small[..20]].concat());
+    assert!(cut_off.contains(&"messages=1 (integer)".to_owned()), "{cut_off:#?}");
+    assert!(cut_off.iter().any(|found| found.starts_with("extraction.error=message 2")), "{cut_off:#?}");
     // One that is longer than three bytes can say: 10 times 120 bytes, of which the last 16 are not there, and the "7777" behind it.
     let mut large = grib(0x80_0000 | 10, 20);
     large.resize(1200 - 20 + 4, 0);

@@ -89,6 +89,20 @@ with netCDF4.Dataset(f"{sys.argv[1]}/three.nc", "w", format="NETCDF3_CLASSIC") a
     file.title = "three"
     file.createDimension("x", 3)
     file.createVariable("v", "f4", ("x",)).units = "K"
+for name, form in [("axes4.nc", "NETCDF4"), ("axes3.nc", "NETCDF3_CLASSIC")]:
+    with netCDF4.Dataset(f"{sys.argv[1]}/{name}", "w", format=form) as file:
+        file.title = name.split(".")[0]
+        for axis, units, values in [("lat", "degrees_north", [50, 45, 40]), ("lon", "degrees_east", [350, 355]),
+                                    ("time", "days since 2000-01-01", [0, 31])]:
+            file.createDimension(axis, len(values))
+            variable = file.createVariable(axis, "f8", (axis,))
+            variable.units = units
+            variable[:] = values
+        # The way of a ship, which goes up and down again.
+        file.createDimension("obs", 3)
+        track = file.createVariable("track", "f8", ("obs",))
+        track.units = "degrees_north"
+        track[:] = [60, 80, 61]
 "#;
 
 /// What a file of [`HOSTILE`] says, by name.
@@ -115,7 +129,9 @@ fn files_that_are_made_to_break_readers_are_read_as_far_as_they_can_be() {
         if !hostile(folder.path(), form) {
             return;
         }
-        for name in ["whole.h5", "cycle.h5", "deep.h5", "many.h5", "strange.h5", "three.nc"] {
+        for name in
+            ["whole.h5", "cycle.h5", "deep.h5", "many.h5", "strange.h5", "three.nc", "axes3.nc", "axes4.nc"]
+        {
             let began = Instant::now();
             let found = read(std::fs::read(folder.path().join(name)).unwrap());
             let found = found.unwrap_or_else(|error| panic!("{form} {name}: {error}"));
@@ -145,6 +161,12 @@ fn files_that_are_made_to_break_readers_are_read_as_far_as_they_can_be() {
                 }
                 // Of the newer form, more than ten thousand attributes of one object cannot be read.
                 "many.h5" if form == "latest" => assert!(of("extraction.error").is_some(), "{form} {name}"),
+                "axes3.nc" | "axes4.nc" => {
+                    let places =
+                        ["west", "east", "south", "north"].map(|side| shown(&format!("coverage.{side}")));
+                    assert_eq!(places.map(Option::unwrap), ["-10.0", "-5.0", "40.0", "50.0"], "{name}");
+                    assert_eq!(shown("coverage.end").as_deref(), Some("2000-02-01T00:00:00Z"), "{name}");
+                }
                 "many.h5" | "deep.h5" => assert!(of("extraction.left_out").is_some(), "{form} {name}"),
                 _ => {}
             }

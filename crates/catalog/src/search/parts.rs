@@ -4,10 +4,11 @@ use percale_core::access::Caller;
 use percale_core::ids::{SiteId, SpaceId};
 use percale_core::query::{Condition, Field};
 
-use super::sql::split;
+use super::sql::{Members, split};
 use super::{Searched, WINDOW, check_fields, check_names, holders, homes, visible};
 use crate::engine::{Query, Tx};
 use crate::error::Result;
+use crate::model::MAX_LIST;
 use crate::rows::follow;
 
 /// What is gone through together: the entries of a space with ids in a window, or those that a filter leads to.
@@ -26,6 +27,25 @@ impl Part {
     /// Returns how many ids it has.
     pub fn ids(&self) -> u64 {
         self.end - self.after
+    }
+}
+
+impl<'s> Searched<'s> {
+    /// Returns the next of a part that the caller may read, or nothing behind its end: all of a window at once where the database can look at it
+    /// by itself, and otherwise those that were looked at one by one.
+    pub(super) async fn members<T: Tx>(&mut self, tx: &T, part: &Part) -> Result<Option<Members<'s>>> {
+        if part.driver.is_none() && self.space.is_whole && !self.filters.has_paths() {
+            let after = std::mem::replace(&mut self.after, part.end);
+            return Ok((after < part.end).then_some(Members::Window(after, part.end, self.filters)));
+        }
+        while self.after < part.end {
+            self.step(tx, part.driver, MAX_LIST, part.end).await?;
+            let found = std::mem::take(&mut self.found);
+            if !found.is_empty() {
+                return Ok(Some(Members::Ids(found.iter().map(|listed| listed.entry.id.0).collect())));
+            }
+        }
+        Ok(None)
     }
 }
 

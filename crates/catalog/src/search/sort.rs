@@ -119,26 +119,19 @@ impl Query for First {
         };
         let filters = split(condition)?;
         let holders = holders(tx).await?;
-        let first = async |members: Members<'_>| -> Result<Vec<Candidate>> {
-            let mut builder = Builder::new(&holders, &space.row.space.name);
-            let sql = builder.first(space.row.sp, sort, &members, *limit)?;
-            let rows = tx.query(&sql, builder.params).await?;
-            let candidate = |mut row: crate::engine::Row| {
-                let id = row.number()?;
-                Ok(Candidate { number: row.opt_int()?, word: row.opt_text()?, space: part.space, id })
-            };
-            rows.into_iter().map(candidate).collect()
-        };
-        if part.driver.is_none() && space.is_whole && !filters.has_paths() {
-            return first(Members::Window(part.after, part.end, &filters)).await;
-        }
         let mut found = Vec::new();
         let mut searched = Searched::new(caller, space, &filters, &holders, part.after);
-        while searched.after < part.end {
-            searched.step(tx, part.driver, MAX_LIST, part.end).await?;
-            let listed = std::mem::take(&mut searched.found);
-            if !listed.is_empty() {
-                found.extend(first(Members::Ids(listed.iter().map(|one| one.entry.id.0).collect())).await?);
+        while let Some(members) = searched.members(tx, part).await? {
+            let mut builder = Builder::new(&holders, &space.row.space.name);
+            let sql = builder.first(space.row.sp, sort, &members, *limit)?;
+            for mut row in tx.query(&sql, builder.params).await? {
+                let id = row.number()?;
+                found.push(Candidate {
+                    number: row.opt_int()?,
+                    word: row.opt_text()?,
+                    space: part.space,
+                    id,
+                });
             }
         }
         Ok(found)

@@ -15,7 +15,7 @@ use super::{Searched, holders, visible};
 use crate::catalog::Catalog;
 use crate::engine::{Query, Sql, Tx, Value};
 use crate::error::{Error, Result};
-use crate::model::{Facet, MAX_FACETS, MAX_LIST, Summary, SummaryOptions};
+use crate::model::{Facet, MAX_FACETS, Summary, SummaryOptions};
 use crate::rows::attribute::{decode_value, kind};
 
 /// Different values of one facet that are counted; those that come later are counted together.
@@ -119,28 +119,13 @@ impl Query for Count {
         };
         let filters = split(condition)?;
         let holders = holders(tx).await?;
-        if part.driver.is_none() && space.is_whole && !filters.has_paths() {
-            let members = Members::Window(part.after, part.end, &filters);
+        let mut searched = Searched::new(caller, space, &filters, &holders, part.after);
+        while let Some(members) = searched.members(tx, part).await? {
             let mut builder = Builder::new(&holders, &space.row.space.name);
             let sql = builder.total(space.row.sp, &members)?;
             if let Some(row) = tx.query(&sql, builder.params).await?.first_mut() {
-                counted.count = row.number()?;
+                counted.count += row.number()?;
             }
-            for (facet, counts) in facets.iter().zip(&mut counted.facets) {
-                let mut builder = Builder::new(&holders, &space.row.space.name);
-                counts.take(tx, builder.facet(space.row.sp, facet, &members)?, builder.params).await?;
-            }
-            return Ok(counted);
-        }
-        let mut searched = Searched::new(caller, space, &filters, &holders, part.after);
-        while searched.after < part.end {
-            searched.step(tx, part.driver, MAX_LIST, part.end).await?;
-            let found = std::mem::take(&mut searched.found);
-            counted.count += found.len() as u64;
-            if found.is_empty() {
-                continue;
-            }
-            let members = Members::Ids(found.iter().map(|listed| listed.entry.id.0).collect());
             for (facet, counts) in facets.iter().zip(&mut counted.facets) {
                 let mut builder = Builder::new(&holders, &space.row.space.name);
                 counts.take(tx, builder.facet(space.row.sp, facet, &members)?, builder.params).await?;

@@ -245,6 +245,7 @@ with open(sys.argv[1], "rb") as file:
     header = file.read()
 if header.startswith(b"sleep"):
     time.sleep(3600)
+print("a word of warning\n" * 20_000, file=sys.stderr)
 samples, interval = struct.unpack(">II", header[:8])
 print(json.dumps({"name": "dim.sample", "value": samples}))
 print(json.dumps({"name": "interval", "values": [interval / 1e6, "s"]}))

@@ -1,4 +1,6 @@
 //! Coordinates by the conventions of CF: the first and the last value of an axis say when and where.
+//!
+//! That is so of coordinate variables alone, whose values go up or down (CF 1.11, 1.3); the positions of a ship along its way do not.
 
 use netcdf_reader::cf::{CfCalendar, CfTimeRef, decode_time_exact, parse_time_units};
 

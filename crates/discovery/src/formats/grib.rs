@@ -11,14 +11,13 @@ use percale_core::{AttributeValue, Timestamp};
 
 use super::Unreadable;
 use crate::header::{FORMAT, Header};
-use crate::source::File;
+use crate::source::{BLOCK, File};
 use crate::standard::Coverage;
 
 /// Most messages that are looked at.
 const MAX_MESSAGES: usize = 10_000;
 /// Bytes of the file that are read at most, in blocks as [`File`] reads them: a large message takes one for itself.
 const MAX_BLOCKS: u64 = 400;
-const BLOCK: u64 = 1024 * 1024;
 /// Most bytes between two messages: they come out of bulletins, and are padded.
 const MAX_GAP: usize = 4096;
 /// Longest section that describes something.
@@ -39,13 +38,20 @@ pub(super) fn read(file: &File) -> Result<Header, Unreadable> {
             ended = Some(format!("only the first {count} messages were looked at"));
             break;
         }
-        match begin.edition {
+        let read = match begin.edition {
             1 => messages.first_edition(&begin, &mut fields),
             2 => messages.second_edition(&begin, &mut fields),
             other => Err(Unreadable::new(format!("it is GRIB of edition {other}"))),
+        };
+        match read {
+            Ok(()) => count += 1,
+            Err(error) if count == 0 => return Err(error),
+            // What was read of the others is there.
+            Err(error) => {
+                ended = Some(format!("message {}: {error}", count + 1));
+                break;
+            }
         }
-        .map_err(|error| Unreadable::new(format!("message {}: {error}", count + 1)))?;
-        count += 1;
     }
     let mut header = fields.header();
     header.number("messages", count as u64);
@@ -264,28 +270,28 @@ fn second<'g>(
 }
 
 /// Kinds of levels by their codes, in edition 1 (table 3) and 2 (table 4.5), as ecCodes calls them.
-const LEVELS: [(Option<u8>, Option<u8>, &str); 17] = [
-    (Some(1), Some(1), "surface"),
-    (Some(2), Some(2), "cloudBase"),
-    (Some(3), Some(3), "cloudTop"),
-    (Some(6), Some(6), "maxWind"),
-    (Some(7), Some(7), "tropopause"),
-    (Some(8), Some(8), "nominalTop"),
-    (Some(100), Some(100), "isobaricInhPa"),
-    (Some(102), Some(101), "meanSea"),
-    (Some(103), Some(102), "heightAboveSea"),
-    (Some(105), Some(103), "heightAboveGround"),
-    (Some(107), Some(104), "sigma"),
-    (Some(109), Some(105), "hybrid"),
-    (Some(111), Some(106), "depthBelowLand"),
-    (Some(113), Some(107), "theta"),
-    (Some(117), Some(109), "potentialVorticity"),
-    (Some(160), Some(160), "depthBelowSea"),
-    (Some(200), Some(10), "entireAtmosphere"),
+const LEVELS: [(u8, u8, &str); 17] = [
+    (1, 1, "surface"),
+    (2, 2, "cloudBase"),
+    (3, 3, "cloudTop"),
+    (6, 6, "maxWind"),
+    (7, 7, "tropopause"),
+    (8, 8, "nominalTop"),
+    (100, 100, "isobaricInhPa"),
+    (102, 101, "meanSea"),
+    (103, 102, "heightAboveSea"),
+    (105, 103, "heightAboveGround"),
+    (107, 104, "sigma"),
+    (109, 105, "hybrid"),
+    (111, 106, "depthBelowLand"),
+    (113, 107, "theta"),
+    (117, 109, "potentialVorticity"),
+    (160, 160, "depthBelowSea"),
+    (200, 10, "entireAtmosphere"),
 ];
 
 fn level_of_first(kind: u8, level: u16) -> (String, Option<f64>) {
-    let known = LEVELS.iter().find(|(first, ..)| *first == Some(kind));
+    let known = LEVELS.iter().find(|(first, ..)| *first == kind);
     let name = known.map_or_else(|| kind.to_string(), |(.., name)| (*name).to_owned());
     // Those that are a place and no number have 0.
     let is_place = matches!(kind, 1..=9 | 102 | 200);
@@ -293,7 +299,7 @@ fn level_of_first(kind: u8, level: u16) -> (String, Option<f64>) {
 }
 
 fn level_of_second(surface: &FixedSurface) -> (String, Option<f64>) {
-    let known = LEVELS.iter().find(|(_, second, _)| *second == Some(surface.surface_type));
+    let known = LEVELS.iter().find(|(_, second, _)| *second == surface.surface_type);
     let name = known.map_or_else(|| surface.surface_type.to_string(), |(.., name)| (*name).to_owned());
     let is_place = matches!(surface.surface_type, 1..=10 | 101);
     let level = surface.scaled_value_f64().filter(|_| !is_place);

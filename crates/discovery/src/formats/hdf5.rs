@@ -160,7 +160,9 @@ impl Walk {
         };
         let is_scale = text("CLASS").is_some_and(|class| class == "DIMENSION_SCALE");
         let named = text("NAME").unwrap_or_default();
-        let axis = text("units").and_then(|units| Axis::of(&units, text("calendar").as_deref()));
+        let axis = text("units")
+            .filter(|_| is_scale)
+            .and_then(|units| Axis::of(&units, text("calendar").as_deref()));
         if let (Some(axis), [count]) = (axis, dataset.shape())
             && let (Some(first), Some(last)) =
                 (number_at(dataset, 0), number_at(dataset, count.saturating_sub(1)))

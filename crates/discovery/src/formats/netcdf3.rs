@@ -60,9 +60,10 @@ pub(super) fn read(file: &File) -> Result<Header, Unreadable> {
     Ok(header)
 }
 
-/// Tells what a variable of one dimension counts, and how many values it has.
+/// Tells what a coordinate variable, which has the name of its dimension, counts, and how many values it has.
 fn axis(variable: &NcVariable) -> Option<(Axis, u64)> {
-    let [count] = *variable.shape() else { return None };
+    let ([count], [dimension]) = (&variable.shape()[..], variable.dimensions()) else { return None };
+    let (count, is_coordinate) = (*count, dimension.name == variable.name);
     let text = |name: &str| {
         let attribute = variable.attributes().iter().find(|attribute| attribute.name == name)?;
         match &attribute.value {
@@ -70,7 +71,7 @@ fn axis(variable: &NcVariable) -> Option<(Axis, u64)> {
             _ => None,
         }
     };
-    Some((Axis::of(text("units")?, text("calendar"))?, count)).filter(|_| count > 0)
+    Some((Axis::of(text("units")?, text("calendar"))?, count)).filter(|_| is_coordinate && count > 0)
 }
 
 /// Reads the first and the last value.

@@ -21,8 +21,8 @@ use crate::{ApiError, Result};
 
 /// Most bytes of its output that are read, as much as attributes of one object may have, with room for how they are written.
 const MAX_OUTPUT: u64 = 16 << 20;
-/// Most bytes of what it says when it fails.
-const MAX_COMPLAINT: u64 = 4096;
+/// Bytes of what it says that are kept in case it fails, the last ones.
+const COMPLAINT: usize = 4096;
 /// Most memory that it may take.
 const MEMORY: u64 = 4 << 30;
 /// Bytes of a file that are read at once.
@@ -150,15 +150,8 @@ impl Group {
 
     /// Waits for its end, and returns what it printed.
     async fn finish(&mut self) -> std::result::Result<Vec<u8>, String> {
-        async fn all(from: Option<impl AsyncRead + Unpin>, most: u64) -> Vec<u8> {
-            let mut bytes = Vec::new();
-            if let Some(from) = from {
-                let _ = from.take(most + 1).read_to_end(&mut bytes).await;
-            }
-            bytes
-        }
         let (out, err) = (self.child.stdout.take(), self.child.stderr.take());
-        let (out, err) = tokio::join!(all(out, MAX_OUTPUT), all(err, MAX_COMPLAINT));
+        let (out, err) = tokio::join!(beginning(out), end(err));
         if out.len() as u64 > MAX_OUTPUT {
             return Err(format!("prints more than {} MiB", MAX_OUTPUT >> 20));
         }
@@ -171,6 +164,25 @@ impl Group {
         let why = said.trim().lines().last().unwrap_or_default().to_owned();
         Err(if why.is_empty() { status.to_string() } else { why })
     }
+}
+
+/// Reads as much as is taken, and a byte more of what is too much.
+async fn beginning(from: Option<impl AsyncRead + Unpin>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    if let Some(from) = from {
+        let _ = from.take(MAX_OUTPUT + 1).read_to_end(&mut bytes).await;
+    }
+    bytes
+}
+
+/// Reads everything, since what complains much must not wait for room in the pipe, and keeps the end of it.
+async fn end(from: Option<impl AsyncRead + Unpin>) -> Vec<u8> {
+    let mut kept = Vec::new();
+    let Some(mut from) = from else { return kept };
+    while from.read_buf(&mut kept).await.is_ok_and(|read| read > 0) {
+        kept.drain(..kept.len().saturating_sub(COMPLAINT));
+    }
+    kept
 }
 
 impl Drop for Group {
