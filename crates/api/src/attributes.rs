@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use percale_core::{AttributeName, AttributeValue, Timestamp};
+use percale_core::{AttributeName, AttributeValue, Position, Timestamp};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -38,6 +38,24 @@ pub struct Attribute {
 pub struct AttributeChange {
     /// Attributes with their new values, in place of those they had. Without any value the attribute is removed.
     #[schema(value_type = std::collections::HashMap<String, Vec<Object>>, example = json!({"instrument": [{"text": "MODIS"}], "draft": []}))]
+    pub set: BTreeMap<AttributeName, Vec<AttributeValue>>,
+}
+
+/// A change of what is said of an object or collection.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct AttributeEvent {
+    /// When.
+    #[schema(value_type = String, format = DateTime)]
+    pub at: Timestamp,
+    /// Who changed it: `user:NAME`, or `system` for what was found in the bytes.
+    pub actor: String,
+    /// Where in the journal of its space.
+    #[schema(value_type = String)]
+    pub position: Position,
+    /// Who says it since.
+    pub source: Source,
+    /// The attributes with their values since. Without any the attribute was removed.
+    #[schema(value_type = std::collections::HashMap<String, Vec<Object>>)]
     pub set: BTreeMap<AttributeName, Vec<AttributeValue>>,
 }
 

@@ -4,18 +4,22 @@ use percale_core::access::{Caller, Permission};
 use percale_core::attribute::{
     AttributeName, AttributeValue, MAX_ATTRIBUTE_BYTES, MAX_ATTRIBUTE_VALUES, MAX_ATTRIBUTES,
 };
-use percale_core::ids::EntryId;
+use percale_core::ids::{EntryId, SpaceId};
 use percale_core::{ObjectPath, Position};
 
 use crate::access::enter;
-use crate::batch::{Batch, Mark, PathLock, Wants, Written};
+use crate::batch::{Batch, IdCache, Mark, PathLock, Walk, Wants, Written};
 use crate::catalog::Catalog;
 use crate::engine::{Change, Query, Tx};
-use crate::error::{Error, Result};
-use crate::model::{Attribute, AttributeChange, AttributeSource};
+use crate::error::{Error, ErrorKind, Result};
+use crate::model::{Attribute, AttributeChange, AttributeSource, RULES, Rules, SpaceRules};
 use crate::record::{AttributesItem, Items, SetAttribute, kind};
 use crate::rows::attribute::{self, AttributeRow};
 use crate::rows::publish::actor;
+use crate::rows::site;
+
+/// Most values of rules in a space that are looked at.
+const MAX_RULES: usize = 100_000;
 
 /// Attributes.
 impl Catalog {
@@ -27,11 +31,12 @@ impl Catalog {
         self.ask(Look { caller: caller.clone(), path: path.clone() }).await
     }
 
-    /// Sets and removes what people say of an object or collection. Needs `write`. What is so already is not changed.
+    /// Sets and removes what people say of an object or collection. Needs `write`, and `manage` for the [rules](Rules) of a collection.
+    /// What is so already is not changed.
     ///
     /// # Errors
-    /// `NotFound`; `InvalidRequest` for more values, or more attributes of one entry, than there may be, and for a text that is too
-    /// long.
+    /// `NotFound`; `InvalidRequest` for more values, or more attributes of one entry, than there may be, for a text that is too
+    /// long, for what the rules of the collections above do not allow, and for a rule that there is not.
     pub async fn change_attributes(
         &self,
         caller: &Caller,
@@ -42,6 +47,17 @@ impl Catalog {
             check_values(name, values).map_err(Error::invalid)?;
         }
         self.change(Set { caller: caller.clone(), path: path.clone(), change }).await
+    }
+}
+
+/// Rules. This call is the server's own.
+impl Catalog {
+    /// Returns the rules in a space.
+    ///
+    /// # Errors
+    /// `SpaceNotFound`.
+    pub async fn rules(&self, space: SpaceId) -> Result<SpaceRules> {
+        self.ask(RulesOf(space)).await
     }
 }
 
@@ -105,6 +121,45 @@ pub(crate) fn gather(rows: Vec<AttributeRow>) -> Vec<Attribute> {
     attributes
 }
 
+struct RulesOf(SpaceId);
+
+impl Query for RulesOf {
+    type Out = SpaceRules;
+
+    async fn run<T: Tx>(&self, tx: &T) -> Result<SpaceRules> {
+        let missing = || Error::new(ErrorKind::SpaceNotFound, format!("there is no space {}", self.0));
+        let sp = site::space_by_id(tx, self.0).await?.ok_or_else(missing)?.sp;
+        let rows = attribute::rules_of_space(tx, sp, MAX_RULES).await?;
+        let mut ids = IdCache::default();
+        let mut batch = Batch::new(tx, &mut ids);
+        let mut placed = Vec::new();
+        for of_entry in rows.chunk_by(|one, other| one.entry == other.entry) {
+            let Some(AttributeRow { entry, .. }) = of_entry.first() else { continue };
+            placed.push((batch.path_of(sp, *entry).await?, stored_rules(of_entry.to_vec())));
+        }
+        placed.sort_by(|(one, _), (other, _)| one.cmp(other));
+        Ok(SpaceRules { placed })
+    }
+}
+
+fn stored_rules(rows: Vec<AttributeRow>) -> Rules {
+    let said = gather(rows);
+    Rules::stored(said.iter().map(|one| (&one.name, one.values.as_slice())))
+}
+
+/// Returns the rules that hold for what is in the last collection of a walk, whose rows these are.
+async fn rules_along<T: Tx>(tx: &T, walk: &Walk) -> Result<Rules> {
+    let above = walk.chain.iter().filter(|entry| entry.is_collection());
+    let keys: Vec<(i64, u64)> = above.map(|entry| (entry.sp, entry.id)).collect();
+    let rows = attribute::rules_of_entries(tx, keys.clone()).await?;
+    let mut rules = Rules::default();
+    for (_, entry) in keys {
+        let own = rows.iter().filter(|row| row.entry == entry).cloned().collect();
+        rules.put_over(&stored_rules(own));
+    }
+    Ok(rules)
+}
+
 struct Set {
     caller: Caller,
     path: ObjectPath,
@@ -121,11 +176,23 @@ impl Change for Set {
 
     async fn run<T: Tx>(&self, batch: &mut Batch<'_, T>) -> Result<Mark> {
         let Self { caller, path, change } = self;
-        let walk = batch.enter(caller, Permission::Write, path, PathLock::CHANGE).await?;
+        let rules =
+            change.set.iter().filter_map(|(name, values)| Some((name.as_str().strip_prefix(RULES)?, values)));
+        let rules: Vec<(&str, &Vec<AttributeValue>)> = rules.collect();
+        let needed = if rules.is_empty() { Permission::Write } else { Permission::Manage };
+        let walk = batch.enter(caller, needed, path, PathLock::CHANGE).await?;
         let target = walk.existing(path)?;
+        if !rules.is_empty() && !target.is_collection() {
+            return Err(Error::invalid(format!(
+                "{path} is an object; names that begin with '{RULES}' are rules of collections"
+            )));
+        }
+        for (rule, values) in rules.into_iter().filter(|(_, values)| !values.is_empty()) {
+            Rules::default().add(rule, values).map_err(Error::invalid)?;
+        }
         let (sp, entry, source) = (target.sp, target.id, AttributeSource::Person);
-        let mut there = gather(attribute::of_entries(batch.tx, vec![(sp, entry)]).await?);
-        there.retain(|one| one.source == source);
+        let there = gather(attribute::of_entries(batch.tx, vec![(sp, entry)]).await?);
+        let (mut there, headers): (Vec<_>, Vec<_>) = there.into_iter().partition(|one| one.source == source);
         let mut set: Vec<SetAttribute> = Vec::new();
         for (name, values) in &change.set {
             let known = there.iter().find(|one| one.name == *name).map_or(&[][..], |one| &one.values);
@@ -141,6 +208,20 @@ impl Change for Set {
             .map_err(|wrong| Error::invalid(format!("{path} would have {wrong}")))?;
         if set.is_empty() {
             return Ok(batch.no_record(sp));
+        }
+        if !target.is_collection() {
+            let rules = rules_along(batch.tx, &walk).await?;
+            // Of an object of which people say nothing any more, nothing is required.
+            let says_any = !there.is_empty() || set.iter().any(|one| !one.values.is_empty());
+            let has = |name: &AttributeName| {
+                !says_any
+                    || there.iter().chain(&headers).any(|one| one.name == *name)
+                    || set.iter().any(|one| one.name == *name && !one.values.is_empty())
+            };
+            let set = set.iter().filter(|one| !one.values.is_empty());
+            rules
+                .check(set.map(|one| (&one.name, one.values.as_slice())), has)
+                .map_err(|wrong| Error::invalid(format!("{path} is not changed: {wrong}")))?;
         }
         let item = AttributesItem { entry: EntryId(entry), source, version: None, set };
         write(batch.tx, sp, &item).await?;

@@ -25,6 +25,7 @@ mod extraction;
 mod find;
 mod follow;
 mod grant;
+mod history;
 mod idempotency;
 mod journal;
 mod lease;

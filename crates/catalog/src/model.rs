@@ -11,6 +11,7 @@ mod peer;
 mod publish;
 mod register;
 mod replica;
+mod rules;
 mod site;
 mod task;
 
@@ -25,6 +26,7 @@ pub use peer::*;
 pub use publish::*;
 pub use register::*;
 pub use replica::*;
+pub use rules::*;
 pub use site::*;
 pub use task::*;
 

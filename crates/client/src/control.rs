@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use percale_api::access::{Grant, IssuedToken, NewGrant, NewToken, Token, WhoAmI};
-use percale_api::attributes::{Attribute, AttributeChange, FoundPage, SearchSummary};
+use percale_api::attributes::{Attribute, AttributeChange, AttributeEvent, FoundPage, SearchSummary};
 use percale_api::entries::{Entry, Move};
 use percale_api::site::{Readiness, Site, Version};
 use percale_api::spaces::{NewHome, NewSpace, NewStore, Promoted, Space, SpaceChange, Store, StoreChange};
@@ -405,6 +405,20 @@ impl Client {
         let call = get(format!("look at the attributes of {path}"), encode_path("/v1/attributes", path));
         let page: Page<Attribute> = self.json(call).await?;
         Ok(page.items)
+    }
+
+    /// Returns a page of the changes of what is said of an object or collection, the last one first.
+    ///
+    /// # Errors
+    /// As the server answers.
+    pub async fn attribute_history(
+        &self,
+        path: &ObjectPath,
+        limit: Option<u32>,
+        cursor: Option<&str>,
+    ) -> crate::Result<Page<AttributeEvent>> {
+        let call = get(format!("look at what was said of {path}"), encode_path("/v1/history", path));
+        self.json(call.optional("limit", limit).optional("cursor", cursor)).await
     }
 
     /// Sets and removes what people say of an object or collection. Returns what is said of it then.

@@ -11,7 +11,9 @@ use std::time::{Duration, Instant};
 use bytes::{Bytes, BytesMut};
 use futures::future::BoxFuture;
 use futures::{FutureExt as _, StreamExt as _, stream};
-use percale_catalog::{ExtractionMode, ExtractionPlace, Header, OpenVersion, Space, ToExtract};
+use percale_catalog::{
+    Catalog, ExtractionMode, ExtractionPlace, Header, OpenVersion, Space, SpaceRules, ToExtract,
+};
 use percale_core::ids::SpaceId;
 use percale_core::{AttributeValue, ByteRange, ErrorCode, ObjectPath, Position};
 use percale_discovery::EXTRACTOR;
@@ -43,7 +45,10 @@ const WAIT: Duration = Duration::from_secs(60);
 /// How far a space is, as this server knows it.
 #[derive(Debug, Clone, Default)]
 struct State {
+    /// What the space says; nothing if its home is another site.
     mode: Option<ExtractionMode>,
+    /// What its collections say.
+    rules: Arc<SpaceRules>,
     place: Option<ExtractionPlace>,
     tries: u32,
     /// When it is tried again.
@@ -54,6 +59,23 @@ struct State {
     waiting: Option<Instant>,
     /// Held by who reads a page of it.
     turn: Arc<tokio::sync::Mutex<()>>,
+}
+
+impl State {
+    /// Tells whether any object of the space is read in such a way.
+    fn any(&self, is: impl Fn(ExtractionMode) -> bool) -> bool {
+        self.mode.is_some_and(|mode| is(mode) || self.rules.any(is))
+    }
+
+    /// Returns when an object is read.
+    fn mode_of(&self, path: &ObjectPath) -> ExtractionMode {
+        let mode = self.mode.unwrap_or(ExtractionMode::Off);
+        self.rules.at(path).extraction().unwrap_or(mode)
+    }
+
+    fn is_off(&self) -> bool {
+        !self.any(|mode| !mode.is_off())
+    }
 }
 
 /// Reads headers, and knows how far each space is.
@@ -83,8 +105,17 @@ impl Extraction {
 
     /// Learns when the objects of a space are read, ahead of the next look.
     pub fn note(&self, space: &Space) {
-        let is_here = space.home.is_none() && !space.extraction.is_off();
-        self.state(space.id, |state| state.mode = is_here.then_some(space.extraction));
+        self.state(space.id, |state| state.mode = space.home.is_none().then_some(space.extraction));
+    }
+
+    /// Learns the rules of a space's collections, likewise.
+    ///
+    /// # Errors
+    /// What the catalog answers.
+    pub async fn note_rules(&self, catalog: &Catalog, space: SpaceId) -> Result<Arc<SpaceRules>> {
+        let rules = Arc::new(catalog.rules(space).await?);
+        self.state(space, |state| state.rules = rules.clone());
+        Ok(rules)
     }
 
     /// Tells whether a space is being written to, so that reading its objects can wait; not longer than `at_latest`.
@@ -104,27 +135,29 @@ impl Extraction {
     /// the space, or looks at all of them.
     pub fn left(&self, position: Position) -> Option<u64> {
         let spaces = self.spaces.lock().unwrap_or_else(PoisonError::into_inner);
-        let state = spaces.get(&position.space).filter(|state| state.mode.is_some())?;
-        state.place?.left(position)
+        spaces.get(&position.space).filter(|state| !state.is_off())?.place?.left(position)
     }
 
-    /// Waits until what was published up to a position was read, if its space wants that; at most a minute.
-    pub async fn settle(&self, position: Position) {
-        if self.pool.is_none() || !self.is_sync(position.space) {
+    /// Waits until the object that was published at a position was read, if its space or a collection above it wants that; at most a
+    /// minute.
+    pub async fn settle(&self, path: &ObjectPath, position: Position) {
+        if self.pool.is_none() || !self.is_sync(position.space, path) {
             return;
         }
         let mut further = self.further.subscribe();
         let read = async {
-            while self.is_sync(position.space) && !self.is_read(position) && further.changed().await.is_ok() {
-            }
+            while self.is_sync(position.space, path)
+                && !self.is_read(position)
+                && further.changed().await.is_ok()
+            {}
         };
         if tokio::time::timeout(WAIT, read).await.is_err() {
             tracing::warn!(%position, "a write is answered before its attributes were found");
         }
     }
 
-    fn is_sync(&self, space: SpaceId) -> bool {
-        self.state(space, |state| state.mode == Some(ExtractionMode::Sync))
+    fn is_sync(&self, space: SpaceId, path: &ObjectPath) -> bool {
+        self.state(space, |state| state.mode.is_some() && state.mode_of(path) == ExtractionMode::Sync)
     }
 
     fn is_read(&self, position: Position) -> bool {
@@ -167,10 +200,15 @@ async fn round(app: &AppState) -> Result<(bool, bool)> {
     let (mut is_done, mut is_sync) = (true, false);
     for space in app.catalog.spaces(&system_caller()).await? {
         extraction.note(&space);
-        if space.home.is_some() || space.extraction.is_off() {
+        if space.home.is_some() {
             continue;
         }
-        let is_awaited = space.extraction == ExtractionMode::Sync;
+        extraction.note_rules(&app.catalog, space.id).await?;
+        let (is_off, is_awaited) = extraction
+            .state(space.id, |state| (state.is_off(), state.any(|mode| mode == ExtractionMode::Sync)));
+        if is_off {
+            continue;
+        }
         is_sync |= is_awaited;
         if extraction.is_read(space.position)
             || extraction.state(space.id, |state| state.not_before.is_some_and(|at| at > Instant::now()))
@@ -180,7 +218,7 @@ async fn round(app: &AppState) -> Result<(bool, bool)> {
         }
         tokio::select! {
             () = app.stopping.cancelled() => return Ok((true, false)),
-            read = page(app, &space) => match read {
+            read = page(app, &space, false) => match read {
                 Ok(is_all) => is_done &= is_all,
                 Err(error) => {
                     let tries = extraction.state(space.id, |state| {
@@ -196,16 +234,20 @@ async fn round(app: &AppState) -> Result<(bool, bool)> {
     Ok((is_done, is_sync))
 }
 
-/// Reads a page of a space. Tells whether nothing is left.
-async fn page(app: &AppState, space: &Space) -> Result<bool> {
+/// Reads a page of a space, also of what is not read by itself if that `is_asked` for. Tells whether nothing is left.
+async fn page(app: &AppState, space: &Space, is_asked: bool) -> Result<bool> {
     let extraction = &app.extraction;
     let turn = extraction.state(space.id, |state| state.turn.clone());
     let _turn = turn.lock().await;
-    let ToExtract { due, place, is_done } = app.catalog.to_extract(space.id, EXTRACTOR, PAGE).await?;
+    let ToExtract { mut due, place, is_done } = app.catalog.to_extract(space.id, EXTRACTOR, PAGE).await?;
+    let rules = extraction.note_rules(&app.catalog, space.id).await?;
+    if !is_asked {
+        extraction.state(space.id, |state| due.retain(|version| !state.mode_of(&version.path).is_off()));
+    }
     let is_last_try = extraction.state(space.id, |state| state.tries + 1 >= TRIES);
     let mut away = None;
     let mut headers = Vec::with_capacity(due.len());
-    for (version, found) in due.iter().zip(read_all(app, &due, &Reach::Here).await) {
+    for (version, found) in due.iter().zip(read_all(app, &due, &rules, &Reach::Here).await) {
         match found {
             Ok(header) => headers.push(header),
             Err(error) if error.code() == ErrorCode::SiteUnavailable => {
@@ -289,7 +331,7 @@ pub async fn drain(app: &AppState, path: &ObjectPath) -> Result<()> {
     may_extract(app, path).await?;
     let name = path.space().ok_or_else(|| ApiError::invalid(format!("{path} is in no space")))?;
     let space = app.catalog.space(&system_caller(), &name).await?;
-    while !page(app, &space).await? {}
+    while !page(app, &space, true).await? {}
     Ok(())
 }
 
@@ -305,7 +347,8 @@ pub async fn extract(
     acting: &Acting,
 ) -> Result<Vec<Result<()>>> {
     let (mut headers, mut outcomes) = (Vec::new(), Vec::with_capacity(versions.len()));
-    for found in read_all(app, versions, &Reach::Fabric(acting.clone())).await {
+    let rules = app.extraction.note_rules(&app.catalog, space).await?;
+    for found in read_all(app, versions, &rules, &Reach::Fabric(acting.clone())).await {
         outcomes.push(found.and_then(|header| {
             let outcome = error_of(&header);
             headers.push(header);
@@ -317,8 +360,13 @@ pub async fn extract(
 }
 
 /// Reads the headers of versions, some at once; in their order.
-async fn read_all(app: &AppState, versions: &[OpenVersion], reach: &Reach) -> Vec<Result<Header>> {
-    let read = versions.iter().map(|version| header(app, version, reach).boxed());
+async fn read_all(
+    app: &AppState,
+    versions: &[OpenVersion],
+    rules: &SpaceRules,
+    reach: &Reach,
+) -> Vec<Result<Header>> {
+    let read = versions.iter().map(|version| header(app, version, rules, reach).boxed());
     let read: Vec<BoxFuture<'_, Result<Header>>> = read.collect();
     stream::iter(read).buffered(app.extraction.at_once).collect().await
 }
@@ -334,7 +382,7 @@ fn error_of(header: &Header) -> Result<()> {
 }
 
 /// Reads the header of a version.
-async fn header(app: &AppState, version: &OpenVersion, reach: &Reach) -> Result<Header> {
+async fn header(app: &AppState, version: &OpenVersion, rules: &SpaceRules, reach: &Reach) -> Result<Header> {
     let Some(pool) = &app.extraction.pool else {
         return Err(ApiError::internal("headers are not read here"));
     };
@@ -372,7 +420,10 @@ async fn header(app: &AppState, version: &OpenVersion, reach: &Reach) -> Result<
         program.read(&name, size, &read, &mut gathered).await?;
     }
     metrics::counter!("percale_headers_read_total", "outcome" => what).increment(1);
-    Ok(header_of(version, gathered))
+    let rules = rules.at(&version.path);
+    let mut header = header_of(version, gathered);
+    header.found.retain(|(name, _)| rules.keeps(name.as_str()));
+    Ok(header)
 }
 
 fn unreadable(version: &OpenVersion, why: &str) -> Header {

@@ -185,27 +185,35 @@ impl Publisher {
     /// Dropping the future does not stop the publication.
     pub async fn publish_one(&self, object: NewObject, content: StagedContent) -> Result<Committed> {
         let (answer, result) = oneshot::channel();
+        let path = object.path.clone();
         let stopping = |_| ApiError::new(ErrorCode::StoreUnavailable, "the server is stopping");
         self.queue
             .send(Waiting { item: (object, content), answer })
             .await
             .map_err(|error| stopping(error.to_string()))?;
         let committed = result.await.map_err(|error| stopping(error.to_string()))??;
-        self.extraction.settle(committed.position).await;
+        self.extraction.settle(&path, committed.position).await;
         Ok(committed)
     }
 
     /// Waits for what the spaces of new versions want to be done before a write is answered.
-    async fn settled(&self, results: Vec<Result<Committed>>) -> Vec<Result<Committed>> {
-        for committed in results.iter().flatten() {
-            self.extraction.settle(committed.position).await;
+    async fn settled(
+        &self,
+        paths: Vec<ObjectPath>,
+        results: Vec<Result<Committed>>,
+    ) -> Vec<Result<Committed>> {
+        for (path, result) in paths.iter().zip(&results) {
+            if let Ok(committed) = result {
+                self.extraction.settle(path, committed.position).await;
+            }
         }
         results
     }
 
     /// Publishes many objects, each with its own outcome, in their order.
     pub async fn publish_many(&self, items: Vec<Item>) -> Vec<Result<Committed>> {
-        self.settled(self.to.publish_direct(items).await).await
+        let paths = paths_of(&items);
+        self.settled(paths, self.to.publish_direct(items).await).await
     }
 
     /// Publishes objects whose bytes were staged under another lease than this server's. Where asking again can help, the bytes of
@@ -217,7 +225,7 @@ impl Publisher {
         };
         let mut begun: HashMap<String, Intent> =
             begun.into_iter().map(|row| (row.token, row.intent)).collect();
-        let count = items.len();
+        let (count, paths) = (items.len(), paths_of(&items));
         let (mut prepared, mut fresh, mut fresh_at) = (Vec::new(), Vec::new(), Vec::new());
         for (index, item) in items.into_iter().enumerate() {
             match begun.remove(&item.1.staged.token.to_string()) {
@@ -235,7 +243,7 @@ impl Publisher {
         for (at, result) in fresh_at.into_iter().zip(self.to.publish(holder, fresh, OnFailure::Keep).await) {
             results[at] = result;
         }
-        self.settled(results).await
+        self.settled(paths, results).await
     }
 
     /// Publishes one object whose bytes were staged under an upload's own lease. What was prepared before and not
@@ -248,6 +256,7 @@ impl Publisher {
     ) -> Result<Committed> {
         let begun = self.to.catalog.intents_of(holder.lease).await?;
         let begun = begun.into_iter().find(|row| row.token == content.staged.token.to_string());
+        let paths = vec![object.path.clone()];
         let mut results = match begun {
             Some(IntentRow { intent, .. }) => {
                 let prepared = vec![Prepared { index: 0, intent, item: (object, content) }];
@@ -255,9 +264,13 @@ impl Publisher {
             }
             None => self.to.publish(holder, vec![(object, content)], OnFailure::Keep).await,
         };
-        results = self.settled(results).await;
+        results = self.settled(paths, results).await;
         results.pop().unwrap_or_else(|| Err(lost()))
     }
+}
+
+fn paths_of(items: &[Item]) -> Vec<ObjectPath> {
+    items.iter().map(|(object, _)| object.path.clone()).collect()
 }
 
 async fn work(to: Arc<Destination>, waiting: Arc<tokio::sync::Mutex<mpsc::Receiver<Waiting>>>) {

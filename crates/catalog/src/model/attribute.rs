@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use percale_core::Position;
 use percale_core::attribute::{AttributeName, AttributeValue};
 use percale_core::ids::{EntryId, SiteId, VersionId};
 use percale_core::query::{Condition, Field};
+use percale_core::{Position, Timestamp};
 
 use super::{Listed, OpenVersion, Page, words};
+use crate::record::SetAttribute;
 
 words!(
     /// Who says an attribute.
@@ -35,6 +36,21 @@ pub struct Attribute {
 pub struct AttributeChange {
     /// Attributes with their new values, in place of those they had. One without values is removed.
     pub set: Vec<(AttributeName, Vec<AttributeValue>)>,
+}
+
+/// A change of what is said of an entry.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AttributeEvent {
+    /// When.
+    pub at: Timestamp,
+    /// Who changed it: `user:NAME`, or `system` for what was found in bytes.
+    pub actor: String,
+    /// Where in the journal.
+    pub position: Position,
+    /// Who says it since.
+    pub source: AttributeSource,
+    /// The attributes with their new values; without any the attribute was removed.
+    pub set: Vec<SetAttribute>,
 }
 
 /// What the bytes of a version say of it.

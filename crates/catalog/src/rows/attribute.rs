@@ -46,6 +46,27 @@ static OF_SPACE: Sql = Sql::both(concat!(
     " FROM attribute a WHERE a.sp = $1 AND (a.entry, a.name, a.source, a.ord) > ($2, $3, $4, $5) \
      ORDER BY a.sp, a.entry, a.name, a.source, a.ord LIMIT $6"
 ));
+/// What begins so is before the character that follows the dot.
+static RULES_OF_SPACE: Sql = Sql::both(concat!(
+    "SELECT ",
+    columns!(),
+    " FROM attribute a WHERE a.sp = $1 AND a.name >= 'rules.' AND a.name < 'rules/' AND a.source = 2 \
+     ORDER BY a.entry, a.name, a.ord LIMIT $2"
+));
+static RULES_OF_ENTRIES: Sql = Sql::each(
+    concat!(
+        "SELECT ",
+        columns!(),
+        " FROM attribute a WHERE a.sp = $1 AND a.entry = $2 AND a.name >= 'rules.' AND a.name < 'rules/' AND a.source = 2 \
+         ORDER BY a.name, a.ord"
+    ),
+    concat!(
+        "SELECT ",
+        columns!(),
+        " FROM UNNEST($1::bigint[], $2::bigint[]) AS k(sp, entry) JOIN attribute a ON a.sp = k.sp AND a.entry = k.entry \
+         WHERE a.name >= 'rules.' AND a.name < 'rules/' AND a.source = 2 ORDER BY a.sp, a.entry, a.name, a.ord"
+    ),
+);
 static ANY: Sql = Sql::both("SELECT entry FROM attribute WHERE sp = $1 LIMIT 1");
 static IS_KNOWN: Sql = Sql::both("SELECT entry FROM attribute WHERE sp = $1 AND name = $2 LIMIT 1");
 /// One look into the index for each name.
@@ -167,6 +188,16 @@ pub(crate) async fn of_space<T: Tx>(
         Some(row) => row![sp, row.entry, row.name.as_str(), number_of(row.source), row.ord, limit],
     };
     decode_all(tx.query(&OF_SPACE, params).await?)
+}
+
+/// Returns the rules of collections of a space, by entry, name and place.
+pub(crate) async fn rules_of_space<T: Tx>(tx: &T, sp: i64, limit: usize) -> Result<Vec<AttributeRow>> {
+    decode_all(tx.query(&RULES_OF_SPACE, row![sp, limit]).await?)
+}
+
+/// Returns the rules of some collections, those of each by name and place.
+pub(crate) async fn rules_of_entries<T: Tx>(tx: &T, keys: Vec<(i64, u64)>) -> Result<Vec<AttributeRow>> {
+    decode_all(tx.many(&RULES_OF_ENTRIES, keys.into_iter().map(|(sp, id)| row![sp, id]).collect()).await?)
 }
 
 /// Tells whether anything is said of what is in a space.

@@ -1,8 +1,9 @@
 //! The journal.
 
+use percale_core::ids::SpaceId;
 use percale_core::{Position, Timestamp};
 
-use crate::engine::{Sql, Tx, row};
+use crate::engine::{Row, Sql, Tx, row};
 use crate::error::Result;
 use crate::model::Record;
 
@@ -26,6 +27,11 @@ pub(crate) static INSERT: Sql = Sql::both(
 static READ: Sql = Sql::both(
     "SELECT seq, term, at, actor, kind, v, body FROM journal WHERE sp = $1 AND seq > $2 ORDER BY seq LIMIT $3",
 );
+/// Backwards. What is looked for in the body is only more or less what is wanted.
+static READ_BACK: Sql = Sql::both(
+    "SELECT seq, term, at, actor, kind, v, body FROM journal WHERE sp = $1 AND seq > $2 AND seq <= $3 AND kind = $4 \
+     AND body LIKE $5 ORDER BY seq DESC LIMIT $6",
+);
 static FIRST: Sql = Sql::both("SELECT seq FROM journal WHERE sp = $1 ORDER BY seq LIMIT 1");
 /// Stops at the first record that is young, since times are not quite in the order of numbers.
 static PRUNE: Sql = Sql::both(
@@ -37,25 +43,37 @@ static PRUNE: Sql = Sql::both(
 pub(crate) async fn read<T: Tx>(
     tx: &T,
     sp: i64,
-    space: percale_core::ids::SpaceId,
+    space: SpaceId,
     after: u64,
     limit: usize,
 ) -> Result<Vec<Record>> {
-    let rows = tx.query(&READ, row![sp, after, limit]).await?;
-    let mut records = Vec::with_capacity(rows.len());
-    for mut row in rows {
-        let seq = row.number()?;
-        let term = row.small()?;
-        records.push(Record {
+    decode(space, tx.query(&READ, row![sp, after, limit]).await?)
+}
+
+/// Reads records of a kind, from the last one on, of those behind `window.0` and up to `window.1` whose bodies match a pattern of `LIKE`.
+pub(crate) async fn read_back<T: Tx>(
+    tx: &T,
+    (sp, space): (i64, SpaceId),
+    (after, end): (u64, u64),
+    (kind, like): (&str, &str),
+    limit: usize,
+) -> Result<Vec<Record>> {
+    decode(space, tx.query(&READ_BACK, row![sp, after, end, kind, like, limit]).await?)
+}
+
+fn decode(space: SpaceId, rows: Vec<Row>) -> Result<Vec<Record>> {
+    let decode = |mut row: Row| {
+        let (seq, term) = (row.number()?, row.small()?);
+        Ok(Record {
             position: Position { space, term, seq },
             at: row.time()?,
             actor: row.text()?,
             kind: row.text()?,
             v: row.small()?,
             body: row.json()?,
-        });
-    }
-    Ok(records)
+        })
+    };
+    rows.into_iter().map(decode).collect()
 }
 
 /// Returns the number of the first record that is kept.

@@ -34,6 +34,7 @@ mod records;
 mod register;
 mod remote;
 mod replicas;
+mod rules;
 mod snapshots;
 mod spaces;
 mod tasks;

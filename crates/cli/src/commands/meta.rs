@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand, ValueEnum};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
+use percale_api::MAX_PAGE;
 use percale_api::attributes::{AttributeChange, Source};
 use percale_api::tasks::{NewTask, TaskSpec};
 use percale_core::attribute::Float;
@@ -33,6 +34,8 @@ pub enum MetaCommand {
     /// Remove attributes that a person set
     #[command(visible_alias = "remove")]
     Rm(RmArgs),
+    /// Show what was said when, and by whom
+    History(HistoryArgs),
     /// Read headers again for what they say
     Extract(ExtractArgs),
 }
@@ -64,6 +67,23 @@ pub struct GetArgs {
     /// Of what
     #[arg(value_parser = fabric_path, required = true)]
     paths: Vec<FabricPath>,
+}
+
+/// `percale meta history`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The last change comes first. It goes back as far as the site keeps the journal of the space, 30 days if it was not told otherwise.
+
+Examples:
+  percale meta history percale:/climate/a.nc
+  percale meta history percale:/climate/a.nc --limit 10 --json")]
+pub struct HistoryArgs {
+    /// Of what
+    #[arg(value_parser = fabric_path)]
+    path: FabricPath,
+    /// At most so many changes
+    #[arg(long, value_name = "N")]
+    limit: Option<u64>,
 }
 
 /// `percale meta set`
@@ -137,6 +157,7 @@ impl TypeArg {
 pub async fn run(command: MetaCommand, context: &Context) -> Result {
     match command {
         MetaCommand::Get(args) => get(args, context).await,
+        MetaCommand::History(args) => history(args, context).await,
         MetaCommand::Extract(args) => extract(args, context).await,
         MetaCommand::Set(args) => {
             let named = Named::read(args.words, args.file)?;
@@ -167,14 +188,46 @@ async fn get(args: GetArgs, context: &Context) -> Result {
             out.line(show(&path.path))?;
         }
         for attribute in attributes {
-            let values: Vec<String> = attribute.values.iter().map(ToString::to_string).collect();
-            let kind = attribute.values.first().map_or("", AttributeValue::type_name);
-            let source = match attribute.source {
-                Source::Header => "header",
-                Source::Person => "person",
-            };
             let indent = if is_one { "" } else { "  " };
-            out.line(format!("{indent}{} = {}  ({kind}, {source})", attribute.name, values.join(", ")))?;
+            let shown = shown(&attribute.name, &attribute.values, attribute.source);
+            out.line(format!("{indent}{shown}"))?;
+        }
+    }
+    out.finish()
+}
+
+fn shown(name: &AttributeName, values: &[AttributeValue], source: Source) -> String {
+    let source = match source {
+        Source::Header => "header",
+        Source::Person => "person",
+    };
+    let Some(first) = values.first() else { return format!("{name} removed  ({source})") };
+    let kind = first.type_name();
+    let values: Vec<String> = values.iter().map(ToString::to_string).collect();
+    format!("{name} = {}  ({kind}, {source})", values.join(", "))
+}
+
+async fn history(args: HistoryArgs, context: &Context) -> Result {
+    let client = context.client_for([&args.path])?;
+    let (mut left, mut cursor) = (args.limit.unwrap_or(u64::MAX), None);
+    let mut out = Lines::open();
+    while left > 0 {
+        let limit = u32::try_from(left).unwrap_or(MAX_PAGE).min(MAX_PAGE);
+        let page = client.attribute_history(&args.path.path, Some(limit), cursor.as_deref()).await?;
+        left -= page.items.len() as u64;
+        for event in page.items {
+            if context.output.json {
+                out.json(&event)?;
+                continue;
+            }
+            out.line(format!("{}  {}", event.at, event.actor))?;
+            for (name, values) in &event.set {
+                out.line(format!("  {}", shown(name, values, event.source)))?;
+            }
+        }
+        cursor = page.next;
+        if cursor.is_none() {
+            break;
         }
     }
     out.finish()

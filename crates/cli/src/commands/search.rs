@@ -1,12 +1,14 @@
 //! `search`.
 
 use clap::Args;
-use percale_api::attributes::AwaySite;
+use percale_api::attributes::{AwaySite, Source};
 use percale_api::{DEFAULT_PAGE, MAX_PAGE};
+use percale_core::AttributeName;
 
-use crate::address::show;
+use super::grant::fabric_path;
+use crate::address::{FabricPath, show};
 use crate::context::Context;
-use crate::failure::Result;
+use crate::failure::{Failure, Result};
 use crate::output::Lines;
 
 /// `percale search`
@@ -25,11 +27,15 @@ Examples:
   percale search --count 'replicas<2'
   percale search --facet instrument,ext 'size:>1GB'
   percale search --sort=-modified --limit 10 ext:nc
+  percale search --saved percale:/climate:modis 'level>500'
   percale -q search tag:final | percale meta set --file - checked=true")]
 pub struct SearchArgs {
     /// The query; several words are one
-    #[arg(required = true)]
+    #[arg(required_unless_present = "saved")]
     query: Vec<String>,
+    /// A query that a collection keeps as its attribute `search.NAME`; what else is asked for must hold, too
+    #[arg(long, value_name = "PATH:NAME", value_parser = saved)]
+    saved: Option<Saved>,
     /// At most so many; of each facet, at most so many values, 20 if absent
     #[arg(long, value_name = "N")]
     limit: Option<u64>,
@@ -44,6 +50,39 @@ pub struct SearchArgs {
     facets: Vec<String>,
 }
 
+/// A query that is kept.
+#[derive(Debug, Clone)]
+struct Saved {
+    collection: FabricPath,
+    attribute: AttributeName,
+}
+
+fn saved(text: &str) -> std::result::Result<Saved, String> {
+    let wrong = || format!("'{text}' is not a collection and a name, such as percale:/climate:modis");
+    let (collection, name) = text.rsplit_once(':').ok_or_else(wrong)?;
+    let attribute = format!("search.{name}").parse().map_err(|error| format!("{error}"))?;
+    Ok(Saved { collection: fabric_path(collection).map_err(|_| wrong())?, attribute })
+}
+
+impl Saved {
+    /// Returns the query, with another one that must hold, too.
+    async fn with(&self, query: &str, context: &Context) -> Result<String> {
+        let Self { collection, attribute } = self;
+        let attributes = context.client_for([collection])?.attributes(&collection.path).await?;
+        let kept = attributes.into_iter().find(|one| one.name == *attribute && one.source == Source::Person);
+        match kept.as_ref().and_then(|kept| kept.values.first()) {
+            Some(kept) if query.is_empty() => Ok(kept.to_string()),
+            Some(kept) => Ok(format!("({kept}) ({query})")),
+            None => {
+                let (path, name) = (show(&collection.path), attribute);
+                Err(Failure::usage(format!(
+                    "{path} keeps no query '{name}'; percale meta set {path} {name}=QUERY keeps one"
+                )))
+            }
+        }
+    }
+}
+
 /// Seconds for which all is counted; what is left then is estimated. Less than what the connection may be silent for.
 const COUNTING: u32 = 50;
 /// Seconds after which facets are estimated.
@@ -51,7 +90,10 @@ const FACETS: u32 = 5;
 
 /// Searches.
 pub async fn run(args: SearchArgs, context: &Context) -> Result {
-    let query = args.query.join(" ");
+    let mut query = args.query.join(" ");
+    if let Some(saved) = &args.saved {
+        query = saved.with(&query, context).await?;
+    }
     if args.count || !args.facets.is_empty() {
         return summarize(&args, &query, context).await;
     }

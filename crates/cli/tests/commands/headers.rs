@@ -307,3 +307,31 @@ fn what_lies_at_another_site_is_read_for_whom_asks() {
     assert_eq!(found(&lab, "title=afar"), ["percale:/lab/afar.nc"]);
     assert_eq!(found(&lab, "extraction.error:* type:object"), Vec::<String>::new());
 }
+
+#[test]
+fn collections_say_when_headers_are_read_and_what_of_them_is_kept() {
+    let lab = Lab::new();
+    lab.line("space set lab --extraction off").ok();
+    lab.line("mkdir -p percale:/lab/now/raw").ok();
+    lab.line("meta set percale:/lab/now rules.extraction=sync rules.keep=title rules.keep=var.*").ok();
+    lab.line("meta set percale:/lab/now/raw rules.extraction=off").ok();
+    for name in ["a.nc", "now/a.nc", "now/raw/a.nc"] {
+        put(&lab, name, &netcdf("first"));
+    }
+    assert_eq!(found(&lab, "title=first"), ["percale:/lab/now/a.nc"]);
+    let said = lab.line("meta get percale:/lab/now/a.nc").ok().out;
+    for name in ["title", "var.tas.units", "format"] {
+        assert!(said.lines().any(|line| line.starts_with(&format!("{name} ="))), "{name}: {said}");
+    }
+    assert!(!said.contains("level") && !said.contains("dim.x"), "{said}");
+    // What is asked for is read, wherever it is, and the rules of what is kept hold for it, too.
+    lab.line("meta extract percale:/lab").ok();
+    let mut all = found(&lab, "title=first");
+    all.sort();
+    assert_eq!(all, ["percale:/lab/a.nc", "percale:/lab/now/a.nc", "percale:/lab/now/raw/a.nc"]);
+    assert_eq!(found(&lab, "level=500"), ["percale:/lab/a.nc"]);
+    // A rule that is taken back is so at once.
+    lab.line("meta rm percale:/lab/now rules.extraction").ok();
+    put(&lab, "now/b.nc", &netcdf("second"));
+    assert_eq!(found(&lab, "title=second"), Vec::<String>::new());
+}

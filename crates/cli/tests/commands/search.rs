@@ -80,6 +80,50 @@ fn paths_of_a_file_are_no_patterns() {
 }
 
 #[test]
+fn what_people_say_follows_rules_and_is_remembered() {
+    let lab = lab();
+    lab.line("meta set percale:/lab/run rules.required=instrument rules.type.level=integer").ok();
+    let lacking = lab.line("meta set percale:/lab/run/a.nc level=500").code(2);
+    assert!(lacking.err.contains("'instrument' would be missing"), "{}", lacking.err);
+    let wrong = lab.line("meta set percale:/lab/run/a.nc instrument=MODIS level=high").code(2);
+    assert!(wrong.err.contains("'level' is of the type integer by rules.type.level"), "{}", wrong.err);
+    lab.line("meta set percale:/lab/run rules.typ.level=integer").code(2);
+    lab.line("meta set percale:/lab/run/a.nc instrument=MODIS level=500").ok();
+    lab.line("meta set percale:/lab/run/a.nc level=850").ok();
+    lab.line("meta rm percale:/lab/run/a.nc level").ok();
+    let history = lab.line("meta history percale:/lab/run/a.nc").ok().out;
+    let changes: Vec<&str> = history.lines().filter(|line| line.starts_with("  ")).map(str::trim).collect();
+    assert_eq!(
+        changes,
+        [
+            "level removed  (person)",
+            "level = 850  (integer, person)",
+            "instrument = MODIS  (text, person)",
+            "level = 500  (integer, person)",
+        ]
+    );
+    let last = lab.line("--json meta history percale:/lab/run/a.nc --limit 1").ok().json();
+    assert_eq!(last["set"], serde_json::json!({"level": []}));
+    assert!(last["actor"].is_string() && last["at"].is_string());
+}
+
+#[test]
+fn a_query_is_kept_for_others() {
+    let lab = lab();
+    lab.line("meta set percale:/lab/run/a.nc instrument=MODIS level=500").ok();
+    lab.line("meta set percale:/lab/run/b.nc instrument=MODIS level=850").ok();
+    lab.run(["meta", "set", "percale:/lab", "search.modis=instrument=MODIS OR instrument=VIIRS"]).ok();
+    let saved = ["search", "--saved", "percale:/lab:modis"];
+    assert_eq!(lab.run(saved).ok().out.lines().count(), 2);
+    let more = lab.line("search --saved percale:/lab:modis level>600").ok();
+    assert_eq!(more.out.trim(), "percale:/lab/run/b.nc");
+    assert_eq!(lab.line("search --count --saved percale:/lab:modis").ok().out.trim(), "2");
+    let none = lab.line("search --saved percale:/lab:none").code(2);
+    assert!(none.err.contains("keeps no query 'search.none'"), "{}", none.err);
+    lab.line("search --saved modis").code(2);
+}
+
+#[test]
 fn mistakes_are_explained() {
     let lab = lab();
     lab.line("meta set percale:/lab/run/a.nc instrument=MODIS").ok();

@@ -4,19 +4,19 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use http::Uri;
 use percale_api::Page;
-use percale_api::attributes::{Attribute, AttributeChange, Source};
-use percale_catalog::AttributeSource;
+use percale_api::attributes::{Attribute, AttributeChange, AttributeEvent, Source};
+use percale_catalog::{AttributeSource, RULES};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::auth::Auth;
-use super::extract::{Json, NamespacePath};
-use super::paging::page;
+use super::extract::{Json, NamespacePath, Query};
+use super::paging::{Paging, limit, page};
 use super::position_header;
 use crate::{AppState, OnPath as _, Result};
 
 pub(super) fn routes() -> OpenApiRouter<AppState> {
-    OpenApiRouter::new().routes(routes!(get_attributes, change_attributes))
+    OpenApiRouter::new().routes(routes!(get_attributes, change_attributes)).routes(routes!(history))
 }
 
 /// Returns what is said of an object or collection.
@@ -30,17 +30,46 @@ async fn get_attributes(
     let (attributes, position) = app.catalog.attributes(&caller, &path).await.on_path(&path)?;
     let attributes = attributes.into_iter().map(|attribute| Attribute {
         name: attribute.name,
-        source: match attribute.source {
-            AttributeSource::Header => Source::Header,
-            AttributeSource::Person => Source::Person,
-        },
+        source: described(attribute.source),
         values: attribute.values,
     });
     let attributes = page(&uri, attributes.collect::<Vec<_>>(), None);
     Ok((position_header(position), attributes).into_response())
 }
 
-/// Sets and removes what people say of an object or collection. Needs `write`. Answers with what is said of it then.
+fn described(source: AttributeSource) -> Source {
+    match source {
+        AttributeSource::Header => Source::Header,
+        AttributeSource::Person => Source::Person,
+    }
+}
+
+/// Returns the changes of what is said of an object or collection, the last one first, as far back as this site's journal of the space
+/// goes. A page may have fewer than `limit` although there are more.
+#[utoipa::path(get, path = "/v1/history/{*path}", tag = "attributes", params(("path" = String, Path, description = "path of a collection or object"), Paging), responses((status = 200, description = "the changes", body = Page<AttributeEvent>)))]
+async fn history(
+    State(app): State<AppState>,
+    Auth(caller): Auth,
+    NamespacePath(path): NamespacePath,
+    Query(paging): Query<Paging>,
+    uri: Uri,
+) -> Result<Response> {
+    let limit = limit(paging.limit)?;
+    let found = app.catalog.attribute_history(&caller, &path, paging.cursor, limit).await.on_path(&path)?;
+    let events = found.items.into_iter().map(|event| AttributeEvent {
+        at: event.at,
+        actor: event.actor,
+        position: event.position,
+        source: described(event.source),
+        set: event.set.into_iter().map(|one| (one.name, one.values)).collect(),
+    });
+    let mut response = page(&uri, events.collect::<Vec<_>>(), found.next);
+    response.headers_mut().extend(found.position.into_iter().flat_map(position_header));
+    Ok(response)
+}
+
+/// Sets and removes what people say of an object or collection. Needs `write`, and `manage` for rules of a collection, whose names begin
+/// with `rules.`. Answers with what is said of it then.
 #[utoipa::path(patch, path = "/v1/attributes/{*path}", tag = "attributes", request_body = AttributeChange, params(("path" = String, Path, description = "path of a collection or object")), responses((status = 200, description = "the attributes", body = Page<Attribute>)))]
 async fn change_attributes(
     State(app): State<AppState>,
@@ -49,7 +78,11 @@ async fn change_attributes(
     uri: Uri,
     Json(wanted): Json<AttributeChange>,
 ) -> Result<Response> {
+    let has_rules = wanted.set.keys().any(|name| name.as_str().starts_with(RULES));
     let change = percale_catalog::AttributeChange { set: wanted.set.into_iter().collect() };
-    app.catalog.change_attributes(&caller, &path, change).await.on_path(&path)?;
+    let position = app.catalog.change_attributes(&caller, &path, change).await.on_path(&path)?;
+    if has_rules {
+        app.extraction.note_rules(&app.catalog, position.space).await?;
+    }
     get_attributes(State(app), Auth(caller), NamespacePath(path), uri).await
 }
