@@ -83,6 +83,27 @@ pub struct AwaySite {
     pub seen: Option<Timestamp>,
 }
 
+/// How a search goes about it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct SearchPlan {
+    /// The query as it was understood, with everything written out.
+    pub query: String,
+    /// The spaces that are looked into.
+    pub spaces: Vec<PlannedSpace>,
+}
+
+/// How a space is searched.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PlannedSpace {
+    /// Its name.
+    pub space: String,
+    /// The test that leads through an index to all that can be found. Absent if all entries are gone through.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<String>,
+    /// How many entries are looked at, more or less.
+    pub looked_at: u64,
+}
+
 /// How many entries a search finds, and which values they have.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct SearchSummary {

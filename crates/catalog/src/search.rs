@@ -5,6 +5,7 @@
 //! that none runs for long, whatever is asked. Grants are applied to each entry as it is found, before anything of it is told.
 
 mod builtin;
+mod explain;
 mod parts;
 mod sort;
 mod sql;
@@ -107,7 +108,7 @@ impl Query for Search {
             let mut searched = Searched::new(caller, space, &filters, &holders, after);
             let driver = match driver {
                 Some(driver) => driver,
-                None => searched.driver(tx).await?,
+                None => searched.driver(tx).await?.map(|(driver, _)| driver),
             };
             let is_done = searched.run(tx, driver, limit - found.len(), until).await?;
             let after = searched.after;
@@ -337,8 +338,8 @@ impl<'s> Searched<'s> {
         Ok(!is_full && self.after >= end)
     }
 
-    /// Returns the filter that leads to the fewest entries, if they are few.
-    async fn driver<T: Tx>(&self, tx: &T) -> Result<Option<usize>> {
+    /// Returns the filter that leads to the fewest entries, if they are few, and to how many.
+    async fn driver<T: Tx>(&self, tx: &T) -> Result<Option<(usize, usize)>> {
         let drivers = self.filters.drivers();
         if drivers.is_empty() {
             return Ok(None);
@@ -363,7 +364,7 @@ impl<'s> Searched<'s> {
                 break;
             }
         }
-        Ok(best.map(|(_, at)| at))
+        Ok(best.map(|(count, at)| (at, count)))
     }
 
     /// Keeps what the caller may read and the filters of paths hold for.

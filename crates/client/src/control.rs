@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use percale_api::access::{Grant, IssuedToken, NewGrant, NewToken, Token, WhoAmI};
-use percale_api::attributes::{Attribute, AttributeChange, AttributeEvent, FoundPage, SearchSummary};
+use percale_api::attributes::{
+    Attribute, AttributeChange, AttributeEvent, FoundPage, SearchPlan, SearchSummary,
+};
 use percale_api::entries::{Entry, Move};
 use percale_api::site::{Readiness, Site, Version};
 use percale_api::spaces::{NewHome, NewSpace, NewStore, Promoted, Space, SpaceChange, Store, StoreChange};
@@ -395,6 +397,14 @@ impl Client {
             .optional("values", values)
             .query("within", within);
         self.json(call).await
+    }
+
+    /// Asks how a query is understood, and how a search for it goes about it.
+    ///
+    /// # Errors
+    /// As the server answers.
+    pub async fn explain(&self, query: &str) -> crate::Result<SearchPlan> {
+        self.json(get("explain a search", "/v1/search/plan").query("q", query)).await
     }
 
     /// Returns what is said of an object or collection.

@@ -20,6 +20,9 @@
 
 mod coverage;
 mod value;
+mod write;
+
+pub use self::write::write;
 
 use percale_core::Timestamp;
 use percale_core::query::{Builtin, Comparison, Condition, Field, Literal, Test};

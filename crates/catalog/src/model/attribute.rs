@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use percale_core::attribute::{AttributeName, AttributeValue};
 use percale_core::ids::{EntryId, SiteId, VersionId};
+use percale_core::path::SpaceName;
 use percale_core::query::{Condition, Field};
 use percale_core::{Position, Timestamp};
 
@@ -106,6 +107,17 @@ pub struct FoundPage {
     pub page: Page<Listed>,
     /// The other sites that are homes of spaces that were searched.
     pub homes: Vec<SiteId>,
+}
+
+/// How a space is searched.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PlannedSpace {
+    /// The space.
+    pub space: SpaceName,
+    /// The test that leads through an index to all that can be found; nothing if all entries of the space are gone through.
+    pub led_by: Option<Condition>,
+    /// How many entries are looked at: those that it leads to, or about all that there are.
+    pub looked_at: u64,
 }
 
 /// What to count.

@@ -73,7 +73,7 @@ impl Query for Plan {
             let end = follow::next_id(tx, space.row.sp).await?;
             let searched = Searched::new(caller, space, &filters, &holders, 1);
             match searched.driver(tx).await? {
-                Some(driver) => parts.push(Part { space: id, after: 1, end, driver: Some(driver) }),
+                Some((driver, _)) => parts.push(Part { space: id, after: 1, end, driver: Some(driver) }),
                 None => parts.extend((1..end).step_by(WINDOW as usize).map(|after| Part {
                     space: id,
                     after,

@@ -64,6 +64,11 @@ impl Filters {
         drivers.into_iter().map(|(_, at)| at).collect()
     }
 
+    /// Returns a filter.
+    pub fn get(&self, at: usize) -> Option<&Condition> {
+        self.conditions.get(at)
+    }
+
     /// Tells whether the filters of paths may hold for anything in a space.
     pub fn may_hold_in(&self, space: &SpaceName) -> bool {
         let root = ObjectPath::of_space(space);
@@ -317,7 +322,7 @@ impl<'b> Builder<'b> {
 
     /// Returns the name of a filter's attribute, and the ways in which a value may be what is looked for.
     fn driving(&mut self, filters: &Filters, driver: usize) -> Result<(String, Vec<Way>)> {
-        match filters.conditions.get(driver) {
+        match filters.get(driver) {
             Some(Condition::Is(Field::Attribute(name), test)) => {
                 let name = self.param(name.as_str());
                 let mut values = self.ways(test);

@@ -28,6 +28,7 @@ Examples:
   percale search --facet instrument,ext 'size:>1GB'
   percale search --sort=-modified --limit 10 ext:nc
   percale search --saved percale:/climate:modis 'level>500'
+  percale search --explain 'bbox:(-10,35,30,60) ext:nc'
   percale -q search tag:final | percale meta set --file - checked=true")]
 pub struct SearchArgs {
     /// The query; several words are one
@@ -45,6 +46,9 @@ pub struct SearchArgs {
     /// Print only how many there are
     #[arg(long)]
     count: bool,
+    /// Print how the query was understood and how it would be searched for, and do not search
+    #[arg(long, conflicts_with_all = ["count", "facets", "sort"])]
+    explain: bool,
     /// Print how many of them have which values of a field: an attribute, type, ext, space, site, store or state
     #[arg(long = "facet", value_name = "FIELD", value_delimiter = ',')]
     facets: Vec<String>,
@@ -94,6 +98,9 @@ pub async fn run(args: SearchArgs, context: &Context) -> Result {
     if let Some(saved) = &args.saved {
         query = saved.with(&query, context).await?;
     }
+    if args.explain {
+        return explain(&query, context).await;
+    }
     if args.count || !args.facets.is_empty() {
         return summarize(&args, &query, context).await;
     }
@@ -129,6 +136,19 @@ pub async fn run(args: SearchArgs, context: &Context) -> Result {
         }
     }
     out.finish()
+}
+
+async fn explain(query: &str, context: &Context) -> Result {
+    let plan = context.client()?.explain(query).await?;
+    if context.output.json {
+        return context.output.document(&plan);
+    }
+    context.output.line(if plan.query.is_empty() { "(everything)" } else { plan.query.as_str() })?;
+    let rows = plan.spaces.into_iter().map(|space| {
+        let by = space.by.unwrap_or_else(|| "(all entries)".to_owned());
+        vec![space.space, by, space.looked_at.to_string()]
+    });
+    context.output.line(context.output.table(&["space", "looked for by", "entries#"], rows.collect()))
 }
 
 fn away(site: &AwaySite) -> String {

@@ -124,6 +124,24 @@ fn a_query_is_kept_for_others() {
 }
 
 #[test]
+fn a_query_is_explained() {
+    let lab = lab();
+    lab.line("meta set percale:/lab/run/a.nc instrument=MODIS level=500").ok();
+    let plan = lab.line("--json search --explain instrument=MODIS ext:nc level:500..").ok().json();
+    assert_eq!(plan["query"], "@instrument=\"MODIS\" ext:\"nc\" @level:[500 TO *]");
+    let space = &plan["spaces"][0];
+    assert_eq!((&space["space"], &space["by"]), (&"lab".into(), &"@instrument=\"MODIS\"".into()));
+    assert_eq!(space["looked_at"], 1);
+    let all = lab.line("search --explain ext:nc").ok().out;
+    assert!(all.contains("(all entries)"), "{all}");
+    assert_eq!(
+        lab.line("--json search --explain path:/none ext:nc").ok().json()["spaces"],
+        serde_json::json!([])
+    );
+    lab.line("search --explain --count ext:nc").code(2);
+}
+
+#[test]
 fn mistakes_are_explained() {
     let lab = lab();
     lab.line("meta set percale:/lab/run/a.nc instrument=MODIS").ok();

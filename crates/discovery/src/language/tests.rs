@@ -44,6 +44,26 @@ fn show(condition: &Condition) -> String {
 }
 
 #[test]
+fn what_is_written_is_read_as_the_same() {
+    let queries = [
+        "",
+        "instrument=MODIS",
+        "a=1 b!='1' c>2024-06 d<=true OR (e:x* -f:* NOT g LIKE '%a b_')",
+        "level:500..850 level:..3 level:[* TO 7] size:>10MB `odd name:x`:1..",
+        r#""a ""b"" c" word title:"two words" v:"a..b" n IN (1, 'two', three)"#,
+        "bbox:(170,-10,-170,10) near:(11.6,48.1,50km) time:2019-06..2019-08 time>2019",
+        "path:/climate/** name:*.nc ext:nc (a:1 (b:2 OR c:3)) -(d:4 e:5)",
+        "@time:* @-x:1 hash:sha256:9f86d0* location like '%Pacific%' a IS NULL b IS NOT NULL",
+    ];
+    for query in queries {
+        let condition = read(query);
+        let written = write(&condition);
+        assert_eq!(read(&written), condition, "{query}: {written}");
+    }
+    assert_eq!(write(&read("instrument=MODIS level:500..")), "@instrument=\"MODIS\" @level:[500 TO *]");
+}
+
+#[test]
 fn each_example_of_the_documentation_is_read() {
     let examples = [
         ("instrument=MODIS", "@instrument=MODIS"),

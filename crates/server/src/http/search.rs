@@ -9,9 +9,11 @@ use axum::response::{IntoResponse as _, Response};
 use bytes::Bytes;
 use futures::stream;
 use http::{HeaderMap, HeaderValue, Uri, header};
-use percale_api::attributes::{AwaySite, Facet, FacetValue, FoundPage, SearchSummary};
+use percale_api::attributes::{
+    AwaySite, Facet, FacetValue, FoundPage, PlannedSpace, SearchPlan, SearchSummary,
+};
 use percale_api::entries::Entry;
-use percale_catalog::{Listed, MAX_LIST, SearchOptions, Sort, SummaryOptions};
+use percale_catalog::{Listed, MAX_LIST, Page, SearchOptions, Sort, SummaryOptions};
 use percale_core::Timestamp;
 use percale_core::access::Caller;
 use percale_core::ids::SiteId;
@@ -29,7 +31,7 @@ use super::paging::{limit, linked};
 use crate::{ApiError, AppState, Result};
 
 pub(super) fn routes() -> OpenApiRouter<AppState> {
-    OpenApiRouter::new().routes(routes!(search)).routes(routes!(summarize))
+    OpenApiRouter::new().routes(routes!(search)).routes(routes!(summarize)).routes(routes!(explain))
 }
 
 /// What to search for.
@@ -164,35 +166,26 @@ async fn streamed(
     if most == Some(0) {
         return Err(ApiError::invalid("limit is 0, it must be at least 1"));
     }
-    let mut left = most.map_or(usize::MAX, |most| most as usize);
+    let left = most.map_or(usize::MAX, |most| most as usize);
     options.limit = if options.sort.is_some() { left.clamp(1, MAX_LIST) } else { left.clamp(1, FIRST) };
     // What is wrong with the query is said before anything is answered.
     let first = app.catalog.search(&caller, options.clone()).await?.page;
     let (pieces, received) = mpsc::channel::<Result<Bytes>>(AHEAD);
     tokio::spawn(async move {
-        let mut page = Ok(first);
-        let mut is_first = true;
+        let mut rest = Rest { left, after: None, form, is_first: true };
+        let mut piece = rest.take(first);
         loop {
-            let piece = page.and_then(|page| {
-                left = left.saturating_sub(page.items.len());
-                options.after = page.next;
-                let encoded = form.encode(page.items, is_first);
-                encoded
-                    .map_err(|error| ApiError::internal(format!("what was found cannot be written: {error}")))
-            });
-            let is_last = piece.is_err() || options.after.is_none() || left == 0;
+            let is_last = piece.is_err() || rest.after.is_none() || rest.left == 0;
             // Whoever does not read any more wants nothing more either.
             if pieces.send(piece).await.is_err() || is_last {
                 return;
             }
-            is_first = false;
-            options.limit = (options.limit * GROWTH).min(left).min(MAX_LIST);
-            page = app
-                .catalog
-                .search(&caller, options.clone())
-                .await
-                .map(|found| found.page)
-                .map_err(ApiError::from);
+            options.after = rest.after.take();
+            options.limit = (options.limit * GROWTH).min(rest.left).min(MAX_LIST);
+            // It is never closed.
+            let _turn = app.pieces.acquire().await;
+            let found = app.catalog.search(&caller, options.clone()).await;
+            piece = found.map_err(ApiError::from).and_then(|found| rest.take(found.page));
         }
     });
     let body = stream::unfold(received, |mut received| async move {
@@ -200,6 +193,25 @@ async fn streamed(
     });
     let media_type = HeaderValue::from_static(form.media_type());
     Ok(([(header::CONTENT_TYPE, media_type)], Body::from_stream(body)).into_response())
+}
+
+/// What is still to be answered.
+struct Rest {
+    left: usize,
+    after: Option<String>,
+    form: Form,
+    is_first: bool,
+}
+
+impl Rest {
+    /// Makes a piece of the answer of a page.
+    fn take(&mut self, page: Page<Listed>) -> Result<Bytes> {
+        self.left = self.left.saturating_sub(page.items.len());
+        self.after = page.next;
+        let is_first = std::mem::take(&mut self.is_first);
+        let encoded = self.form.encode(page.items, is_first);
+        encoded.map_err(|error| ApiError::internal(format!("what was found cannot be written: {error}")))
+    }
 }
 
 /// What to count.
@@ -259,6 +271,33 @@ async fn summarize(
         facets: facets.collect(),
         away: away(&app, &summary.homes),
     }))
+}
+
+/// What to explain.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct PlanQuery {
+    /// The query, as in a search.
+    #[serde(default)]
+    q: String,
+}
+
+/// Says how a query was understood, and how a search for it goes about it.
+#[utoipa::path(get, path = "/v1/search/plan", tag = "attributes", params(PlanQuery), responses((status = 200, description = "the plan", body = SearchPlan)))]
+async fn explain(
+    State(app): State<AppState>,
+    Auth(caller): Auth,
+    Query(query): Query<PlanQuery>,
+) -> Result<Json<SearchPlan>> {
+    let condition = condition(&query.q)?;
+    let query = percale_discovery::write(&condition);
+    let planned = app.catalog.explain(&caller, condition).await?.into_iter().map(|planned| PlannedSpace {
+        space: planned.space.to_string(),
+        by: planned.led_by.as_ref().map(percale_discovery::write),
+        looked_at: planned.looked_at,
+    });
+    Ok(Json(SearchPlan { query, spaces: planned.collect() }))
 }
 
 fn condition(query: &str) -> Result<Condition> {
