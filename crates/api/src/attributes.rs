@@ -70,6 +70,24 @@ pub struct FoundPage {
     /// Homes of spaces that do not answer this site now: what was changed there since is not known here.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub away: Vec<AwaySite>,
+    /// On the first page: values that were passed over, since they are of another type than what they would be compared with.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub mismatches: Vec<Mismatch>,
+}
+
+/// Values of an attribute that are not compared with what a search compares with.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Mismatch {
+    /// The attribute.
+    #[schema(value_type = String, example = "level")]
+    pub name: AttributeName,
+    /// Whether they are texts; otherwise they are numbers, times, `true` or `false`.
+    pub are_text: bool,
+    /// How many there are.
+    pub count: u64,
+    /// Whether there may be more: no more are counted.
+    #[serde(default)]
+    pub is_most: bool,
 }
 
 /// A site that does not answer.

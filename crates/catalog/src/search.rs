@@ -6,6 +6,7 @@
 
 mod builtin;
 mod explain;
+mod mismatch;
 mod parts;
 mod sort;
 mod sql;
@@ -88,8 +89,10 @@ impl Query for Search {
         };
         let spaces = visible(tx, caller).await?;
         let homes = homes(&spaces);
+        let mut mismatches = Vec::new();
         if options.after.is_none() {
             check_names(tx, &spaces, &options.condition).await?;
+            mismatches = mismatch::mismatches(tx, &spaces, &options.condition).await?;
         }
         let filters = split(&options.condition)?;
         if let Some(driver) = place.driver.flatten()
@@ -116,10 +119,10 @@ impl Query for Search {
             if !is_done {
                 let next = Place { space: id, after, driver: Some(driver) };
                 let page = Page { items: found, next: Some(next.to_string()), position: None };
-                return Ok(FoundPage { page, homes });
+                return Ok(FoundPage { page, homes, mismatches });
             }
         }
-        Ok(FoundPage { page: Page { items: found, next: None, position: None }, homes })
+        Ok(FoundPage { page: Page { items: found, next: None, position: None }, homes, mismatches })
     }
 }
 

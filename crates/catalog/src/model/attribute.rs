@@ -107,6 +107,22 @@ pub struct FoundPage {
     pub page: Page<Listed>,
     /// The other sites that are homes of spaces that were searched.
     pub homes: Vec<SiteId>,
+    /// Values that were passed over since they are of another type than what is compared with. On the first page,
+    /// and not where there is an order.
+    pub mismatches: Vec<Mismatch>,
+}
+
+/// Values of an attribute that are not compared with what a search compares with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mismatch {
+    /// The attribute.
+    pub name: AttributeName,
+    /// Whether they are texts; otherwise they are numbers, times or truths.
+    pub are_text: bool,
+    /// How many there are.
+    pub count: usize,
+    /// Whether no more were counted.
+    pub is_most: bool,
 }
 
 /// How a space is searched.

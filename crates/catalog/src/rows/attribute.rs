@@ -69,6 +69,12 @@ static RULES_OF_ENTRIES: Sql = Sql::each(
 );
 static ANY: Sql = Sql::both("SELECT entry FROM attribute WHERE sp = $1 LIMIT 1");
 static IS_KNOWN: Sql = Sql::both("SELECT entry FROM attribute WHERE sp = $1 AND name = $2 LIMIT 1");
+static COUNT_TEXTS: Sql = Sql::both(
+    "SELECT COUNT(*) FROM (SELECT entry FROM attribute WHERE sp = $1 AND name = $2 AND word IS NOT NULL LIMIT $3) AS c",
+);
+static COUNT_OTHERS: Sql = Sql::both(
+    "SELECT COUNT(*) FROM (SELECT entry FROM attribute WHERE sp = $1 AND name = $2 AND number IS NOT NULL LIMIT $3) AS c",
+);
 /// One look into the index for each name.
 static NAMES: Sql = Sql::both(
     "WITH RECURSIVE n(name) AS (SELECT * FROM (SELECT name FROM attribute WHERE sp = $1 ORDER BY name LIMIT 1) AS f \
@@ -208,6 +214,19 @@ pub(crate) async fn any<T: Tx>(tx: &T, sp: i64) -> Result<bool> {
 /// Tells whether anything in a space has an attribute.
 pub(crate) async fn is_known<T: Tx>(tx: &T, sp: i64, name: &AttributeName) -> Result<bool> {
     Ok(!tx.query(&IS_KNOWN, row![sp, name.as_str()]).await?.is_empty())
+}
+
+/// Counts the values of an attribute that are texts, or those that are ordered as numbers, up to `most`.
+pub(crate) async fn count_of_kind<T: Tx>(
+    tx: &T,
+    sp: i64,
+    name: &AttributeName,
+    are_text: bool,
+    most: usize,
+) -> Result<usize> {
+    let sql = if are_text { &COUNT_TEXTS } else { &COUNT_OTHERS };
+    let mut rows = tx.query(sql, row![sp, name.as_str(), most]).await?;
+    rows.first_mut().map_or(Ok(0), |row| row.number().map(|count| count as usize))
 }
 
 /// Returns the names of the attributes in a space, by the alphabet.

@@ -56,7 +56,7 @@ impl Catalog {
             first.truncate(limit);
         }
         let items = self.ask(Fetch { caller: caller.clone(), first }).await?;
-        Ok(FoundPage { page: Page { items, next: None, position: None }, homes })
+        Ok(FoundPage { page: Page { items, next: None, position: None }, homes, mismatches: Vec::new() })
     }
 }
 

@@ -539,7 +539,29 @@ async fn what_is_found_comes_in_an_order(site: Site) {
     assert_eq!(kind(site.catalog.search(&site.admin, options).await), ErrorKind::InvalidRequest);
 }
 
+async fn values_of_another_type_are_counted_for_who_may_read_them_all(site: Site) {
+    for (n, value) in [(0, AttributeValue::Integer(1)), (1, text("high")), (2, text("low"))] {
+        site.put(&format!("/lab/{n}"), n).await;
+        say(&site, &format!("/lab/{n}"), &[("level", &[value])]).await.unwrap();
+    }
+    let bob = user("bob");
+    site.catalog.set_grant(&site.admin, &path("/lab/1"), subject("bob"), Permission::Read).await.unwrap();
+    let counted = async |caller: &Caller, condition: Condition| {
+        let found = site.catalog.search(caller, SearchOptions::new(condition)).await.unwrap();
+        found.mismatches.into_iter().map(|one| (one.are_text, one.count, one.is_most)).collect::<Vec<_>>()
+    };
+    let number = compare("level", Comparison::More, "0");
+    assert_eq!(counted(&site.admin, number.clone()).await, [(true, 2, false)]);
+    assert_eq!(counted(&site.admin, not(number.clone())).await, [(true, 2, false)]);
+    assert_eq!(counted(&bob, number).await, []);
+    assert_eq!(counted(&site.admin, compare("level", Comparison::More, "a")).await, [(false, 1, false)]);
+    let between = is("level", Test::Between(None, Some(literal("7"))));
+    assert_eq!(counted(&site.admin, between).await, [(true, 2, false)]);
+    assert_eq!(counted(&site.admin, equal("level", "1")).await, []);
+}
+
 on_both! {
+    values_of_another_type_are_counted_for_who_may_read_them_all,
     paths_say_in_which_spaces_to_look,
     what_is_found_comes_in_an_order,
     what_is_found_is_counted_by_its_values,

@@ -1,7 +1,7 @@
 //! `search`.
 
 use clap::Args;
-use percale_api::attributes::{AwaySite, Source};
+use percale_api::attributes::{AwaySite, Mismatch, Source};
 use percale_api::{DEFAULT_PAGE, MAX_PAGE};
 use percale_core::AttributeName;
 
@@ -107,7 +107,7 @@ pub async fn run(args: SearchArgs, context: &Context) -> Result {
     let client = context.client()?;
     let most = args.limit.unwrap_or(u64::MAX);
     let (mut found, mut cursor) = (0, None);
-    let mut told = Vec::new();
+    let (mut told, mut mismatches) = (Vec::new(), Vec::new());
     let mut out = Lines::open();
     while found < most {
         let limit = u32::try_from(most - found).unwrap_or(MAX_PAGE).min(MAX_PAGE);
@@ -130,12 +130,21 @@ pub async fn run(args: SearchArgs, context: &Context) -> Result {
                 told.push(site);
             }
         }
+        mismatches.extend(page.mismatches);
         cursor = page.next;
         if cursor.is_none() {
             break;
         }
     }
-    out.finish()
+    out.finish()?;
+    mismatches.iter().for_each(|one| context.output.talk(mismatch(one)));
+    Ok(())
+}
+
+fn mismatch(Mismatch { name, are_text, count, is_most }: &Mismatch) -> String {
+    let least = if *is_most { "at least " } else { "" };
+    let kind = if *are_text { "texts" } else { "no texts" };
+    format!("values of '{name}' that were not compared, since they are {kind}: {least}{count}")
 }
 
 async fn explain(query: &str, context: &Context) -> Result {

@@ -124,6 +124,24 @@ fn a_query_is_kept_for_others() {
 }
 
 #[test]
+fn values_of_another_type_are_passed_over_and_counted() {
+    let lab = lab();
+    lab.line("meta set percale:/lab/run/a.nc level=500").ok();
+    lab.line("meta set percale:/lab/run/b.nc level=high").ok();
+    let found = lab.line("search level>1").ok();
+    assert_eq!(found.out.trim(), "percale:/lab/run/a.nc");
+    assert!(found.err.contains("'level' that were not compared, since they are texts: 1"), "{}", found.err);
+    let found = lab.line("search level>a").ok();
+    assert_eq!(found.out.trim(), "percale:/lab/run/b.nc");
+    assert!(
+        found.err.contains("'level' that were not compared, since they are no texts: 1"),
+        "{}",
+        found.err
+    );
+    assert!(!lab.line("search level=500").ok().err.contains("not compared"));
+}
+
+#[test]
 fn a_query_is_explained() {
     let lab = lab();
     lab.line("meta set percale:/lab/run/a.nc instrument=MODIS level=500").ok();

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use futures::stream;
 use http::{HeaderMap, HeaderValue, Uri, header};
 use percale_api::attributes::{
-    AwaySite, Facet, FacetValue, FoundPage, PlannedSpace, SearchPlan, SearchSummary,
+    AwaySite, Facet, FacetValue, FoundPage, Mismatch, PlannedSpace, SearchPlan, SearchSummary,
 };
 use percale_api::entries::Entry;
 use percale_catalog::{Listed, MAX_LIST, Page, SearchOptions, Sort, SummaryOptions};
@@ -80,7 +80,15 @@ async fn search(
     let away = away(&app, &found.homes);
     let entries = found.page.items.into_iter().map(|Listed { path, entry, .. }| describe(path, entry));
     let next = found.page.next;
-    Ok(linked(&uri, next.as_deref(), &FoundPage { items: entries.collect(), next: next.clone(), away }))
+    let mismatches = found.mismatches.into_iter().map(|one| Mismatch {
+        name: one.name,
+        are_text: one.are_text,
+        count: one.count as u64,
+        is_most: one.is_most,
+    });
+    let page =
+        FoundPage { items: entries.collect(), next: next.clone(), away, mismatches: mismatches.collect() };
+    Ok(linked(&uri, next.as_deref(), &page))
 }
 
 /// Forms of an answer that has all that is found.
