@@ -13,6 +13,7 @@ mod demo;
 mod duration;
 mod failure;
 mod filters;
+mod listed;
 mod output;
 mod progress;
 mod wildcards;

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use futures::{StreamExt as _, stream};
 use percale_api::Page;
 use percale_api::entries::{Content, Entry, Kind};
 use percale_core::{ErrorCode, ObjectPath};
@@ -39,6 +40,8 @@ const BATCH_ITEMS: usize = 500;
 const BATCH_BYTES: u64 = 16 << 20;
 /// What the listing may be ahead of the transfer.
 const FOUND_AHEAD: usize = 4096;
+/// Objects that are looked at together, where each is named by itself.
+const LOOKED_UP_AT_ONCE: usize = 32;
 /// Entries of the first page, so that the transfer begins soon; and by what each is larger than the one before.
 const FIRST_PAGE: u32 = 250;
 const PAGES_GROW: u32 = 4;
@@ -174,6 +177,29 @@ impl Client {
         Ok(report)
     }
 
+    /// Gets objects, each below a local directory under its whole path.
+    ///
+    /// # Errors
+    /// As [`Client::get_file`].
+    ///
+    /// # Cancellation
+    /// As [`Client::get_file`].
+    pub async fn get_listed(
+        &self,
+        paths: Vec<ObjectPath>,
+        local: &Path,
+        options: &GetOptions,
+    ) -> crate::Result<Report> {
+        if !options.dry_run {
+            make_directory(local.to_owned()).await?;
+        }
+        let (sender, found) = mpsc::channel(FOUND_AHEAD);
+        let looking = tokio::spawn(look_up(self.clone(), paths, local.to_owned(), options.dry_run, sender));
+        let report = self.fetch_all(found, LARGE, local.to_owned(), options).await;
+        looking.abort();
+        Ok(report)
+    }
+
     async fn fetch_all(
         &self,
         found: mpsc::Receiver<Result<Wanted, Item>>,
@@ -207,6 +233,45 @@ impl Client {
             }
         }
         report
+    }
+}
+
+/// Looks at objects and sends them; makes the directories that they go to.
+async fn look_up(
+    client: Client,
+    paths: Vec<ObjectPath>,
+    local: PathBuf,
+    dry_run: bool,
+    found: mpsc::Sender<Result<Wanted, Item>>,
+) {
+    let (client, local) = (&client, &local);
+    let entries = stream::iter(paths).map(|path| async move {
+        let target: PathBuf =
+            std::iter::once(local.as_path()).chain(path.components().map(Path::new)).collect();
+        let failed = |error| {
+            let (from, to) = (path.to_string(), target.display().to_string());
+            Err(Item { from, to, bytes: 0, outcome: Outcome::Failed(error) })
+        };
+        let entry = match client.stat(&path).await {
+            Ok(entry) => entry,
+            Err(error) => return failed(error),
+        };
+        let Some(content) = entry.content else {
+            let (operation, detail) = (format!("get {path}"), format!("{path} is a collection"));
+            return failed(Error::new(ErrorKind::Usage, ErrorCode::IsCollection, operation, detail));
+        };
+        if let Some(parent) = target.parent().filter(|_| !dry_run)
+            && let Err(error) = make_directory(parent.to_owned()).await
+        {
+            return failed(error);
+        }
+        Ok(Wanted { path, content, local: target, replaces: false })
+    });
+    let mut entries = std::pin::pin!(entries.buffered(LOOKED_UP_AT_ONCE));
+    while let Some(wanted) = entries.next().await {
+        if found.send(wanted).await.is_err() {
+            return;
+        }
     }
 }
 

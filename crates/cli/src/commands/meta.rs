@@ -1,8 +1,7 @@
 //! `meta`: what objects and collections are about.
 
 use std::collections::BTreeMap;
-use std::io::BufRead;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
@@ -18,6 +17,7 @@ use super::task;
 use crate::address::{FabricPath, show};
 use crate::context::Context;
 use crate::failure::{Failure, Result};
+use crate::listed::listed;
 use crate::output::Lines;
 use crate::wildcards::expand;
 
@@ -269,24 +269,10 @@ impl Named {
         if words.is_empty() {
             return Err(Failure::usage("no attribute is named"));
         }
-        let listed = file.map_or_else(|| Ok(Vec::new()), |file| lines_of(&file))?;
-        let read = |lines: Vec<String>| {
-            let paths = lines.iter().map(|line| fabric_path(line).map_err(Failure::usage));
-            paths.collect::<Result<Vec<_>>>()
-        };
-        Ok(Self { paths: read(paths)?, listed: read(listed)?, words })
+        let listed = file.map_or_else(|| Ok(Vec::new()), |file| listed(&file))?;
+        let paths = paths.iter().map(|path| fabric_path(path).map_err(Failure::usage));
+        Ok(Self { paths: paths.collect::<Result<_>>()?, listed, words })
     }
-}
-
-/// Reads the lines of a file, or of standard input for `-`, that are not empty.
-fn lines_of(file: &Path) -> Result<Vec<String>> {
-    let read = |input: &mut dyn BufRead| input.lines().collect::<std::io::Result<Vec<String>>>();
-    let lines = match file.as_os_str() == "-" {
-        true => read(&mut std::io::stdin().lock()),
-        false => std::fs::File::open(file).and_then(|file| read(&mut std::io::BufReader::new(file))),
-    };
-    let unread = |error| Failure::usage(format!("cannot read {}: {error}", file.display()));
-    Ok(lines.map_err(unread)?.into_iter().filter(|line| !line.trim().is_empty()).collect())
 }
 
 fn name_of(text: &str) -> Result<AttributeName> {

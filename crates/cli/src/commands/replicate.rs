@@ -1,5 +1,7 @@
 //! `replicate`, `evict`: which sites hold copies.
 
+use std::path::{Path, PathBuf};
+
 use clap::Args;
 use percale_api::tasks::{NewTask, Task, TaskSpec, Verification};
 use percale_client::Client;
@@ -11,6 +13,7 @@ use super::task::Terms;
 use crate::address::FabricPath;
 use crate::context::Context;
 use crate::failure::{Failure, Result};
+use crate::listed::listed;
 use crate::wildcards::expand;
 
 /// `percale replicate`
@@ -26,11 +29,15 @@ Examples:
   percale replicate percale:/climate/run7 --to baltic --from alps     reads the copies at alps first
   percale replicate percale:/climate/run7 --to baltic --limit 200Mbit/s --deadline 8h
   percale replicate percale:/climate/run7 --to baltic --verify medium    reads back what was written
-  percale replicate 'percale:/climate/*.nc' --to baltic --detach      prints the ids of the tasks")]
+  percale replicate 'percale:/climate/*.nc' --to baltic --detach      prints the ids of the tasks
+  percale -q search tag:final 'replicas<2' | percale replicate --file - --to baltic")]
 pub struct ReplicateArgs {
     /// What to copy, with everything below
-    #[arg(value_parser = fabric_path, required = true, value_name = "PATH")]
+    #[arg(value_parser = fabric_path, required_unless_present = "file", value_name = "PATH")]
     paths: Vec<FabricPath>,
+    /// Also the paths in this file, one in each line, as they are; `-` is standard input. Each is a task of its own
+    #[arg(long, value_name = "FILE")]
+    file: Option<PathBuf>,
     /// The site that gets the copies; may be repeated
     #[arg(long, value_name = "SITE", required = true)]
     to: Vec<String>,
@@ -58,8 +65,11 @@ Examples:
   percale evict percale:/climate/run7 percale:/climate/run8 --from coast --detach")]
 pub struct EvictArgs {
     /// What to remove the copies of, with everything below
-    #[arg(value_parser = fabric_path, required = true, value_name = "PATH")]
+    #[arg(value_parser = fabric_path, required_unless_present = "file", value_name = "PATH")]
     paths: Vec<FabricPath>,
+    /// Also the paths in this file, one in each line, as they are; `-` is standard input. Each is a task of its own
+    #[arg(long, value_name = "FILE")]
+    file: Option<PathBuf>,
     /// The site whose copies are removed
     #[arg(long, value_name = "SITE")]
     from: String,
@@ -70,9 +80,9 @@ pub struct EvictArgs {
 
 /// Has copies made.
 pub async fn replicate(args: ReplicateArgs, context: &Context) -> Result {
-    let client = context.client_for(&args.paths)?;
+    let (client, paths) = wanted(args.paths, args.file.as_deref(), context).await?;
     let mut specs = Vec::new();
-    for path in wanted(&client, args.paths, context).await? {
+    for path in paths {
         for to in &args.to {
             let (path, to, from) = (path.path.clone(), to.clone(), args.from.clone());
             specs.push(TaskSpec::Replicate { path, to, from });
@@ -85,21 +95,28 @@ pub async fn replicate(args: ReplicateArgs, context: &Context) -> Result {
 
 /// Has copies removed.
 pub async fn evict(args: EvictArgs, context: &Context) -> Result {
-    let client = context.client_for(&args.paths)?;
-    let paths = wanted(&client, args.paths, context).await?;
+    let (client, paths) = wanted(args.paths, args.file.as_deref(), context).await?;
     let specs = paths.into_iter().map(|path| TaskSpec::Evict { path: path.path, from: args.from.clone() });
     let order = Order { deadline: None, verify: Verification::default(), limit: None, detach: args.detach };
     run(&client, specs.collect(), "evicting", order, context).await
 }
 
-async fn wanted(client: &Client, paths: Vec<FabricPath>, context: &Context) -> Result<Vec<FabricPath>> {
-    let paths = context.interruptible(expand(client, paths)).await??;
+/// Returns what is named, in arguments, which may have wildcards, and in a file, and the client of the site that is asked.
+async fn wanted(
+    paths: Vec<FabricPath>,
+    file: Option<&Path>,
+    context: &Context,
+) -> Result<(Client, Vec<FabricPath>)> {
+    let listed = file.map_or_else(|| Ok(Vec::new()), listed)?;
+    let client = context.client_for([&paths[..], &listed[..]].concat().as_slice())?;
+    let mut paths = context.interruptible(expand(&client, paths)).await??;
+    paths.extend(listed);
     match paths.iter().find(|path| path.path.is_root()) {
         Some(path) => {
             let failure = Failure::usage(format!("{path} is in no space"));
             Err(failure.with_hint("`percale ls percale:/` lists the spaces; name one."))
         }
-        None => Ok(paths),
+        None => Ok((client, paths)),
     }
 }
 

@@ -18,6 +18,7 @@ use crate::address::{Address, FabricPath, LocalPath, show};
 use crate::context::Context;
 use crate::failure::{Failure, Result};
 use crate::filters::FilterArgs;
+use crate::listed::listed;
 use crate::wildcards::expand;
 
 mod report;
@@ -105,11 +106,15 @@ Examples:
   percale get -r percale:/climate/run7/ ./data              what is in it goes into ./data
   percale get 'percale:/climate/*.nc' ./data
   percale get -r --limit 200Mbit/s percale:/climate/run7 ./data
-  percale get -r -n --include '*.nc' percale:/climate ./data")]
+  percale get -r -n --include '*.nc' percale:/climate ./data
+  percale -q search ext:nc tag:final | percale get --file - ./data    makes ./data/climate/… and so on")]
 pub struct GetArgs {
     /// What to get, then where to (the current directory if absent)
-    #[arg(required = true, value_name = "PATH")]
+    #[arg(required_unless_present = "file", value_name = "PATH")]
     paths: Vec<String>,
+    /// Get the objects in this file, one in each line, as they are; `-` is standard input. Each keeps its whole path below the destination
+    #[arg(long, value_name = "FILE", conflicts_with = "recursive")]
+    file: Option<PathBuf>,
     #[command(flatten)]
     transfer: TransferArgs,
 }
@@ -217,6 +222,9 @@ impl Route {
 /// `percale get`
 pub async fn get(args: GetArgs, context: &Context) -> Result {
     let mut paths = args.paths;
+    if let Some(file) = args.file {
+        return get_listed(context, &args.transfer, &file, &paths).await;
+    }
     // With no local path at the end, the current directory is meant.
     if paths.last().is_some_and(|last| matches!(Address::parse(last), Ok(Address::Fabric(_)))) {
         paths.push(".".to_owned());
@@ -398,6 +406,30 @@ async fn get_all(context: &Context, args: &TransferArgs, from: Vec<FabricPath>, 
             break;
         }
     }
+    reporter.finish(context, bar, whole?, args.common.error_on_noop).await
+}
+
+/// Gets what a file lists.
+async fn get_listed(context: &Context, args: &TransferArgs, file: &Path, to: &[String]) -> Result {
+    let to = match to {
+        [] => PathBuf::from("."),
+        [to] => match Address::parse(to)? {
+            Address::Local(to) => to.path,
+            Address::Fabric(_) | Address::Standard => {
+                return Err(Failure::usage("with --file, only the directory is named where the objects go"));
+            }
+        },
+        _ => return Err(Failure::usage("with --file, only the directory is named where the objects go")),
+    };
+    let from = listed(file)?;
+    let client = with_jobs(context, &args.common).client_for(&from)?;
+    let progress = Progress::new();
+    let reporter = Reporter::new(context, args.common.report.as_deref(), args.common.dry_run)?;
+    let mut options = get_options(context, &args.common, &progress, &reporter)?;
+    options.overwrite = args.overwrite;
+    let bar = context.bar(&progress, "get");
+    let paths = from.into_iter().map(|from| from.path).collect();
+    let whole = reporter.join(Ok(Report::default()), client.get_listed(paths, &to, &options).await);
     reporter.finish(context, bar, whole?, args.common.error_on_noop).await
 }
 

@@ -142,6 +142,36 @@ fn values_of_another_type_are_passed_over_and_counted() {
 }
 
 #[test]
+fn what_was_found_is_got_under_its_path() {
+    let lab = lab();
+    lab.line("meta set percale:/lab/run/a.nc tag=final").ok();
+    lab.line("meta set percale:/lab/run/b.nc tag=final").ok();
+    let list = lab.write("list", lab.line("-q search tag:final").ok().out.as_bytes());
+    let (list, into) = (list.to_str().unwrap(), lab.path("got"));
+    lab.run(["get", "--file", list, into.to_str().unwrap()]).ok();
+    let mut names: Vec<String> = std::fs::read_dir(into.join("lab/run"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    assert_eq!(names, ["a.nc", "b.nc"]);
+    let whole = lab.path("whole");
+    lab.run(["get", "percale:/lab/run/a.nc", whole.to_str().unwrap()]).ok();
+    assert_eq!(std::fs::read(into.join("lab/run/a.nc")).unwrap(), std::fs::read(whole).unwrap());
+    // What is not there fails by itself, and the others come; a second time there is nothing to do.
+    let mixed = lab.write("mixed", b"percale:/lab/run/none.nc\npercale:/lab/run\n\npercale:/lab/run/a.nc\n");
+    let other = lab.path("other");
+    let failed = lab.run(["get", "--file", mixed.to_str().unwrap(), other.to_str().unwrap()]);
+    assert_ne!(failed.code, 0);
+    assert!(failed.err.contains("none.nc") && failed.err.contains("is a collection"), "{}", failed.err);
+    assert!(other.join("lab/run/a.nc").exists());
+    let again = ["get", "--error-on-noop", "--file", list, into.to_str().unwrap()];
+    lab.run(again).code(9);
+    lab.run(["get", "--file", list, "percale:/lab"]).code(2);
+    lab.run(["replicate", "--file", list, "--to", "nowhere"]).code(3);
+}
+
+#[test]
 fn a_query_is_explained() {
     let lab = lab();
     lab.line("meta set percale:/lab/run/a.nc instrument=MODIS level=500").ok();
