@@ -22,7 +22,7 @@ fn main() -> Result<(), Failed> {
 }
 
 async fn run(bench: &Bench) -> Result<(), Failed> {
-    let Bench { engine, catalog, admin, store } = bench;
+    let Bench { engine, catalog, admin, store, .. } = bench;
     for pass in ["new", "unchanged"] {
         let start = Instant::now();
         for call in 0..FOLDERS / FOLDERS_IN_CALL {

@@ -16,10 +16,12 @@ pub struct Bench {
     pub admin: Caller,
     /// Its only store.
     pub store: StoreId,
+    /// Whether it was there, from a run before.
+    pub is_old: bool,
 }
 
 /// Runs something with a new site on each URL; without any, on SQLite in a folder of its own below the working directory. The URL
-/// `postgres` starts a server.
+/// `postgres` starts a server. A site that is there from a run before is taken as it is.
 pub fn for_each(
     mut urls: Vec<String>,
     layout: StoreLayout,
@@ -52,6 +54,10 @@ impl Bench {
         let catalog = Catalog::open(&CatalogConfig::new(url)).await?;
         let admin = Caller::admin(Identity::local("bench"));
         catalog.init_site("bench").await?;
+        let old = catalog.spaces(&admin).await?.into_iter().find(|space| space.name.as_str() == "bench");
+        if let Some(store) = old.and_then(|space| space.store) {
+            return Ok(Self { engine, catalog, admin, store, is_old: true });
+        }
         let store = NewStore {
             name: "disk".into(),
             connector: "memory".into(),
@@ -68,6 +74,6 @@ impl Bench {
             members: Vec::new(),
         };
         catalog.create_space(&admin, space).await?;
-        Ok(Self { engine, catalog, admin, store })
+        Ok(Self { engine, catalog, admin, store, is_old: false })
     }
 }
