@@ -1,8 +1,15 @@
 //! `search`.
 
+mod references;
+
+use std::path::PathBuf;
+
 use clap::Args;
 use percale_api::attributes::AwaySite;
+use percale_api::entries::Entry;
 use percale_api::{DEFAULT_PAGE, MAX_PAGE};
+use percale_client::Client;
+use percale_discovery::references::MergeOptions;
 
 use crate::address::show;
 use crate::context::Context;
@@ -25,6 +32,7 @@ Examples:
   percale search --count 'replicas<2'
   percale search --facet instrument,ext 'size:>1GB'
   percale search --sort=-modified --limit 10 ext:nc
+  percale search 'var.tas.units:K path:/climate/cmip6' --refs tas.json
   percale -q search tag:final | percale meta set --file - checked=true")]
 pub struct SearchArgs {
     /// The query; several words are one
@@ -42,6 +50,12 @@ pub struct SearchArgs {
     /// Print how many of them have which values of a field: an attribute, type, ext, space, site, store or state
     #[arg(long = "facet", value_name = "FIELD", value_delimiter = ',')]
     facets: Vec<String>,
+    /// Write where the arrays of the HDF5 and NetCDF files lie to a file, as one store of Zarr for xarray
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["count", "facets"])]
+    refs: Option<PathBuf>,
+    /// The dimension along which the files follow each other; time if absent
+    #[arg(long, value_name = "DIMENSION", requires = "refs")]
+    concat: Option<String>,
 }
 
 /// Seconds for which all is counted; what is left then is estimated. Less than what the connection may be silent for.
@@ -56,25 +70,46 @@ pub async fn run(args: SearchArgs, context: &Context) -> Result {
         return summarize(&args, &query, context).await;
     }
     let client = context.client()?;
+    if let Some(to) = &args.refs {
+        let mut found = Vec::new();
+        let keep = |entry: Entry| {
+            found.push(entry);
+            Ok(())
+        };
+        each(&args, &query, &client, context, keep).await?;
+        let options = MergeOptions { concat: args.concat.clone(), keep_order: args.sort.is_some() };
+        return references::write(&client, found, to, options, context).await;
+    }
+    let mut out = Lines::open();
+    let print = |entry: Entry| match context.output.json {
+        true => out.json(&entry),
+        false => out.line(show(&entry.path)),
+    };
+    each(&args, &query, &client, context, print).await?;
+    out.finish()
+}
+
+/// Goes through what a query finds, and says which sites were away.
+async fn each(
+    args: &SearchArgs,
+    query: &str,
+    client: &Client,
+    context: &Context,
+    mut take: impl FnMut(Entry) -> Result,
+) -> Result {
     let most = args.limit.unwrap_or(u64::MAX);
     let (mut found, mut cursor) = (0, None);
     let mut told = Vec::new();
-    let mut out = Lines::open();
     while found < most {
         let limit = u32::try_from(most - found).unwrap_or(MAX_PAGE).min(MAX_PAGE);
         let page = match &args.sort {
             Some(sort) => {
-                client.search_sorted(&query, args.limit.map_or(DEFAULT_PAGE, |_| limit), sort).await?
+                client.search_sorted(query, args.limit.map_or(DEFAULT_PAGE, |_| limit), sort).await?
             }
-            None => client.search(&query, Some(limit), cursor.as_deref()).await?,
+            None => client.search(query, Some(limit), cursor.as_deref()).await?,
         };
         found += page.items.len() as u64;
-        for entry in &page.items {
-            match context.output.json {
-                true => out.json(entry)?,
-                false => out.line(show(&entry.path))?,
-            }
-        }
+        page.items.into_iter().try_for_each(&mut take)?;
         for site in page.away {
             if !told.contains(&site) {
                 context.output.talk(away(&site));
@@ -86,7 +121,7 @@ pub async fn run(args: SearchArgs, context: &Context) -> Result {
             break;
         }
     }
-    out.finish()
+    Ok(())
 }
 
 fn away(site: &AwaySite) -> String {

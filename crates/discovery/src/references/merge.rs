@@ -118,7 +118,15 @@ pub fn merge(mut parts: Vec<Part>, options: &MergeOptions) -> Result<Merged, Mer
             Err(why) => merged.left_out.push(LeftOut { variable: path.clone(), why }),
         }
     }
+    let mut said = BTreeSet::new();
     for part in &parts {
+        for LeftOut { variable, why } in &part.missing {
+            // Once, for the first of the files.
+            if said.insert((variable, why)) {
+                let why = format!("in {}: {why}", part.name);
+                merged.left_out.push(LeftOut { variable: variable.clone(), why });
+            }
+        }
         for (variable, why) in &part.left_out {
             if !merged.left_out.iter().any(|one| one.variable == *variable) {
                 let why = format!("in {}: {why}", part.name);
@@ -209,7 +217,7 @@ fn put_in_order(parts: &mut [Part], dimension: &str, keep: bool) -> Result<Vec<S
     }
     if parts.iter().any(|part| ends(part).is_none()) {
         let unknown = format!(
-            "the values of {dimension} are not known here: the files stay in the order of the search"
+            "the values of {dimension} are not known here: the files follow each other in the order of their paths"
         );
         return Ok(if keep { Vec::new() } else { vec![unknown] });
     }

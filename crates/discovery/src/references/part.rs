@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
-use super::{ArrayMeta, MergeError, Reference, References, inlined};
+use super::{ArrayMeta, LeftOut, MergeError, Reference, References, inlined};
 
 /// The store of one file.
 #[derive(Debug)]
@@ -18,6 +18,8 @@ pub struct Part {
     pub(super) arrays: BTreeMap<String, Array>,
     /// Arrays that it should have and has not, with the reason.
     pub(super) left_out: BTreeMap<String, String>,
+    /// What is missing of arrays that it has.
+    pub(super) missing: Vec<LeftOut>,
 }
 
 /// An array of one file.
@@ -103,9 +105,10 @@ impl Part {
             };
             array.values = array.values.take().filter(|values| array.has_size(values));
         }
-        let left_out = left_out.into_iter().filter(|one| !arrays.contains_key(&one.variable));
-        let left_out = left_out.map(|one| (one.variable, one.why)).collect();
-        Ok(Self { name, url, groups, arrays, left_out })
+        let (missing, left_out): (Vec<LeftOut>, Vec<LeftOut>) =
+            left_out.into_iter().partition(|one| arrays.contains_key(&one.variable));
+        let left_out = left_out.into_iter().map(|one| (one.variable, one.why)).collect();
+        Ok(Self { name, url, groups, arrays, left_out, missing })
     }
 }
 

@@ -156,6 +156,18 @@ fn what_was_left_out_of_one_file_is_left_out_of_all() {
     let wanted = LeftOut { variable: "tas".into(), why: "in b: it is packed with lzf".into() };
     assert_eq!(merged.left_out, [wanted]);
     assert_eq!(merged.joined, 1);
+    // What is missing of an array that is there is said, too, once.
+    let lacking = |first: u64| {
+        let mut references = references(first, 4, 2);
+        let why = "attribute valid_max: JSON has no number inf".into();
+        references.left_out.push(LeftOut { variable: "tas".into(), why });
+        references
+    };
+    let parts = vec![part("a", lacking(0)), part("b", lacking(4))];
+    let merged = merge(parts, &MergeOptions::default()).unwrap();
+    assert_eq!(merged.joined, 2);
+    let said: Vec<&str> = merged.left_out.iter().map(|one| one.why.as_str()).collect();
+    assert_eq!(said, ["in a: attribute valid_max: JSON has no number inf"]);
 }
 
 #[test]
