@@ -21,7 +21,7 @@ pub(super) fn read(file: &File) -> Result<References, Unreadable> {
     gathered.group("", all);
     for variable in variables {
         let attributes = json_of(&mut gathered, &variable.name, &variable.attributes);
-        match array(variable, stride, netcdf.numrecs()) {
+        match array(variable, stride, netcdf.numrecs(), file.size()) {
             Ok(mut array) => {
                 array.attributes = attributes;
                 array.values = values(&mut gathered, file, &array);
@@ -33,11 +33,11 @@ pub(super) fn read(file: &File) -> Result<References, Unreadable> {
     Ok(gathered.found)
 }
 
-fn array(variable: &NcVariable, stride: u64, records: u64) -> Result<Array, String> {
+fn array(variable: &NcVariable, stride: u64, records: u64, file_size: u64) -> Result<Array, String> {
     let (dtype, item) = dtype_of(&variable.dtype).ok_or("its type is none of the classic forms")?;
     let mut meta = ArrayMeta::plain(variable.shape(), dtype);
     let bytes = meta.shape.iter().try_fold(item, |bytes, len| bytes.checked_mul(*len));
-    bytes.ok_or("it is too large")?;
+    let bytes = bytes.ok_or("it is too large")?;
     let fill = variable.attributes.iter().find(|attribute| attribute.name == FILL_VALUE);
     meta.fill_value = fill.and_then(|fill| fill_value(&fill.value, &variable.dtype)).unwrap_or_default();
     let chunks = if meta.shape.contains(&0) {
@@ -55,6 +55,8 @@ fn array(variable: &NcVariable, stride: u64, records: u64) -> Result<Array, Stri
         };
         (0..records).map(chunk).collect()
     } else {
+        let end = variable.data_offset.checked_add(bytes).filter(|end| *end <= file_size);
+        end.ok_or("a part of it lies beyond the end of the file")?;
         meta.chunks = divided(&meta.shape, item);
         pieces(&meta, variable.data_offset, item)
     };
