@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use percale_core::ids::VersionId;
 use percale_core::{AttributeName, AttributeValue, Position, Timestamp};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -158,4 +159,41 @@ pub struct FacetValue {
     pub value: AttributeValue,
     /// How many.
     pub count: u64,
+}
+
+/// Where the chunks of the arrays of an object lie, as the keys of a store of Zarr 2.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct ObjectReferences {
+    /// The version whose bytes these are.
+    #[schema(value_type = u64)]
+    pub version: VersionId,
+    /// Its bytes.
+    pub size: u64,
+    /// What stands at the keys of the store.
+    pub refs: BTreeMap<String, Reference>,
+    /// The values of small arrays by their paths: `base64:` and the bytes, in the type of the array and row by row.
+    #[serde(default)]
+    pub values: BTreeMap<String, String>,
+    /// Arrays, and attributes of arrays and groups, that the store has not.
+    #[serde(default)]
+    pub left_out: Vec<LeftOut>,
+}
+
+/// What stands at a key.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(untagged)]
+pub enum Reference {
+    /// The thing itself: metadata as JSON, or `base64:` and the bytes.
+    Text(String),
+    /// A range of the content: where it begins, and its bytes.
+    Range([u64; 2]),
+}
+
+/// What could not be said by references.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct LeftOut {
+    /// The path of the array, or of the group.
+    pub variable: String,
+    /// Why.
+    pub why: String,
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use percale_api::access::{Grant, IssuedToken, NewGrant, NewToken, Token, WhoAmI};
 use percale_api::attributes::{
-    Attribute, AttributeChange, AttributeEvent, FoundPage, SearchPlan, SearchSummary,
+    Attribute, AttributeChange, AttributeEvent, FoundPage, ObjectReferences, SearchPlan, SearchSummary,
 };
 use percale_api::entries::{Entry, Move};
 use percale_api::site::{Readiness, Site, Version};
@@ -444,6 +444,21 @@ impl Client {
         let call = Call::new(operation, Method::PATCH, encode_path("/v1/attributes", path));
         let page: Page<Attribute> = self.json(call.json(change).repeat(Repeat::Safe)).await?;
         Ok(page.items)
+    }
+
+    /// Returns where the chunks of the arrays of an object lie.
+    ///
+    /// # Errors
+    /// As the server answers.
+    pub async fn references(&self, path: &ObjectPath) -> crate::Result<ObjectReferences> {
+        let operation = format!("look where the arrays of {path} lie");
+        self.json(get(operation, encode_path("/v1/references", path))).await
+    }
+
+    /// Returns the address of the content of a version, for programs that read ranges of it.
+    pub fn content_url(&self, path: &ObjectPath, version: VersionId) -> String {
+        let site = self.url().as_str().trim_end_matches('/');
+        format!("{site}{}?version={version}", encode_path("/v1/data", path))
     }
 
     /// Makes a collection. One that is there is no error. Returns whether it is new.

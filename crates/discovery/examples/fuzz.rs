@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use fastrand::Rng;
 use percale_core::Timestamp;
+use percale_discovery::references::{Reference, References};
 use percale_discovery::source::File;
 use percale_discovery::{formats, parse};
 use rustix::process::{Resource, Rlimit, setrlimit};
@@ -54,8 +55,16 @@ fn main() -> ExitCode {
             let began = Instant::now();
             let file = File::new(Arc::new(bytes.clone()));
             let outcome = catch_unwind(AssertUnwindSafe(|| {
-                formats::read(&file, &name).map(|found| found.map(|found| found.finish()))
+                let _ = formats::read(&file, &name).map(|found| found.map(|found| found.finish()));
+                formats::references::read(&file)
+                    .ok()
+                    .flatten()
+                    .is_none_or(|found| is_within(&found, file.size()))
             }));
+            if matches!(outcome, Ok(false)) {
+                eprintln!("{name} is referred to where it has no bytes (seed {seed}, file {read})");
+                return ExitCode::FAILURE;
+            }
             read += 1;
             if outcome.is_err() {
                 panics += 1;
@@ -114,6 +123,14 @@ fn gather(folder: &Path, files: &mut Vec<(String, Vec<u8>)>) {
             }
         }
     }
+}
+
+/// Tells whether all references are to bytes that there are.
+fn is_within(found: &References, size: u64) -> bool {
+    found.refs.values().all(|reference| match reference {
+        Reference::Range(offset, len) => offset.checked_add(*len).is_some_and(|end| end <= size),
+        Reference::Text(_) => true,
+    })
 }
 
 /// Breaks one of the files.

@@ -13,6 +13,7 @@ mod image;
 mod netcdf3;
 mod nifti;
 mod parquet;
+pub mod references;
 mod tiff;
 mod zarr;
 
@@ -67,10 +68,8 @@ pub fn read(file: &File, name: &str) -> Result<Option<Header>, Unreadable> {
     if let Some(read) = by_begin(file, &begin) {
         return read.map(Some);
     }
-    for at in HDF5_AT {
-        if at + 8 <= file.size() && file.range(at, 8)? == HDF5 {
-            return hdf5::read(file).map(Some);
-        }
+    if is_hdf5(file)? {
+        return hdf5::read(file).map(Some);
     }
     if let Some(begin) = nifti::find(file, name)? {
         return nifti::read(&begin).map(Some);
@@ -85,6 +84,15 @@ pub fn read(file: &File, name: &str) -> Result<Option<Header>, Unreadable> {
         return document::read(file, format).map(Some);
     }
     Ok(None)
+}
+
+fn is_hdf5(file: &File) -> io::Result<bool> {
+    for at in HDF5_AT {
+        if at + 8 <= file.size() && file.range(at, 8)? == HDF5 {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Reads a file of a format that is known by its first bytes.

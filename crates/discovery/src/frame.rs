@@ -7,6 +7,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::header::Found;
+use crate::references::References;
 
 /// Longest frame.
 pub const MAX_FRAME: usize = 64 << 20;
@@ -69,6 +70,20 @@ pub struct Asked {
     pub name: String,
     /// Its bytes.
     pub size: u64,
+    /// What of it is wanted.
+    #[serde(default)]
+    pub what: What,
+}
+
+/// What of a file is wanted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum What {
+    /// What its header says.
+    #[default]
+    Header,
+    /// Where the chunks of its arrays lie.
+    References,
 }
 
 /// A range of the file.
@@ -86,6 +101,8 @@ pub struct Range {
 pub enum Outcome {
     /// What its header says.
     Found(Vec<Found>),
+    /// Where the chunks of its arrays lie.
+    References(References),
     /// It has no format that is known.
     NoFormat,
     /// Its header cannot be read.

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::Serialize;
 
-use crate::frame::{Asked, HEAD, Hello, Kind, Outcome, Range, head, read_head};
+use crate::frame::{Asked, HEAD, Hello, Kind, MAX_FRAME, Outcome, Range, What, head, read_head};
 use crate::source::{File, Source};
 use crate::{formats, sandbox};
 
@@ -23,8 +23,12 @@ pub fn serve(input: impl Read + Send + 'static, output: impl Write + Send + 'sta
             return Err(io::ErrorKind::InvalidData.into());
         }
         let asked: Asked = serde_json::from_slice(&asked)?;
-        let outcome = read(&asked, pipes.clone());
-        pipes.send(Kind::Done, &to_json(&outcome)?)?;
+        let mut outcome = to_json(&read(&asked, pipes.clone()))?;
+        if outcome.len() > MAX_FRAME {
+            outcome =
+                to_json(&Outcome::Unreadable("there is more to say of it than is said of a file".into()))?;
+        }
+        pipes.send(Kind::Done, &outcome)?;
     }
     Ok(())
 }
@@ -36,8 +40,14 @@ fn to_json(value: &impl Serialize) -> io::Result<Vec<u8>> {
 fn read(asked: &Asked, pipes: Arc<Pipes>) -> Outcome {
     let file = File::new(Arc::new(Remote { size: asked.size, pipes }));
     // What a reader of a format did not think of costs this file only.
-    match catch_unwind(AssertUnwindSafe(|| formats::read(&file, &asked.name))) {
-        Ok(Ok(Some(header))) => Outcome::Found(header.finish()),
+    let read = || -> Result<Option<Outcome>, formats::Unreadable> {
+        Ok(match asked.what {
+            What::Header => formats::read(&file, &asked.name)?.map(|header| Outcome::Found(header.finish())),
+            What::References => formats::references::read(&file)?.map(Outcome::References),
+        })
+    };
+    match catch_unwind(AssertUnwindSafe(read)) {
+        Ok(Ok(Some(outcome))) => outcome,
         Ok(Ok(None)) => Outcome::NoFormat,
         Ok(Err(error)) => Outcome::Unreadable(error.to_string()),
         Err(_) => Outcome::Unreadable("what reads this format has a fault with this file".into()),

@@ -3,6 +3,7 @@
 
 mod pool;
 mod program;
+mod references;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,10 +18,10 @@ use percale_catalog::{
 use percale_core::ids::SpaceId;
 use percale_core::{AttributeValue, ByteRange, ErrorCode, ObjectPath, Position};
 use percale_discovery::EXTRACTOR;
-use percale_discovery::frame::{Asked, Outcome};
+use percale_discovery::frame::{Asked, Outcome, What};
 use percale_discovery::header::{ERROR, Found, Header as Gathered};
 use percale_federation::Acting;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 
 use crate::app::system_caller;
 use crate::config::ExtractionConfig;
@@ -29,6 +30,7 @@ use crate::reading::Reach;
 use crate::{ApiError, AppState, Result};
 use pool::Pool;
 use program::Program;
+pub use references::references;
 
 /// Versions that are looked at together.
 const PAGE: usize = 200;
@@ -83,6 +85,8 @@ pub struct Extraction {
     pool: Option<Pool>,
     programs: Vec<Program>,
     at_once: usize,
+    /// How many may be asked for references at once: the others go on reading headers.
+    for_references: Semaphore,
     spaces: Mutex<HashMap<SpaceId, State>>,
     /// Counts what was found.
     further: watch::Sender<u64>,
@@ -95,7 +99,9 @@ impl Extraction {
         let program = config.program.clone().filter(|_| at_once > 0);
         let pool = program.map(|program| Pool::new(program, at_once));
         let programs = config.programs.iter().filter_map(Program::new).collect();
-        Self { pool, programs, at_once, spaces: Mutex::default(), further: watch::channel(0).0 }
+        let for_references = Semaphore::new(at_once.div_ceil(2));
+        let (spaces, further) = (Mutex::default(), watch::channel(0).0);
+        Self { pool, programs, at_once, for_references, spaces, further }
     }
 
     fn state<T>(&self, space: SpaceId, change: impl FnOnce(&mut State) -> T) -> T {
@@ -381,15 +387,15 @@ fn error_of(header: &Header) -> Result<()> {
     }
 }
 
-/// Reads the header of a version.
-async fn header(app: &AppState, version: &OpenVersion, rules: &SpaceRules, reach: &Reach) -> Result<Header> {
-    let Some(pool) = &app.extraction.pool else {
-        return Err(ApiError::internal("headers are not read here"));
-    };
-    let name = version.path.name().unwrap_or_default().to_owned();
+/// Returns what reads ranges of a version.
+async fn bytes_of(
+    app: &AppState,
+    version: &OpenVersion,
+    reach: &Reach,
+) -> Result<impl Fn(ByteRange) -> BoxFuture<'static, Result<Bytes>> + Send + Sync + use<>> {
     let source = Arc::new(app.reader.source(version.clone(), reach).await?);
     let reader = app.reader.clone();
-    let read = move |range: ByteRange| -> BoxFuture<'static, Result<Bytes>> {
+    Ok(move |range: ByteRange| -> BoxFuture<'static, Result<Bytes>> {
         let (reader, source) = (reader.clone(), source.clone());
         let bytes = async move {
             let mut read = reader.read(source, range).await?;
@@ -400,9 +406,18 @@ async fn header(app: &AppState, version: &OpenVersion, rules: &SpaceRules, reach
             Ok(bytes.freeze())
         };
         bytes.boxed()
+    })
+}
+
+/// Reads the header of a version.
+async fn header(app: &AppState, version: &OpenVersion, rules: &SpaceRules, reach: &Reach) -> Result<Header> {
+    let Some(pool) = &app.extraction.pool else {
+        return Err(ApiError::internal("headers are not read here"));
     };
+    let name = version.path.name().unwrap_or_default().to_owned();
+    let read = bytes_of(app, version, reach).await?;
     let size = version.size.0;
-    let outcome = pool.read(&Asked { name: name.clone(), size }, &read).await?;
+    let outcome = pool.read(&Asked { name: name.clone(), size, what: What::Header }, &read).await?;
     let mut gathered = Gathered::default();
     let what = match outcome {
         Outcome::Found(found) => {
@@ -410,7 +425,8 @@ async fn header(app: &AppState, version: &OpenVersion, rules: &SpaceRules, reach
             found.into_iter().for_each(|Found { name, values }| gathered.add(name.as_str(), values));
             "found"
         }
-        Outcome::NoFormat => "no_format",
+        // It was not asked for them.
+        Outcome::References(_) | Outcome::NoFormat => "no_format",
         Outcome::Unreadable(why) => {
             gathered.fail(&why);
             "unreadable"

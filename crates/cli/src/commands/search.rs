@@ -1,9 +1,16 @@
 //! `search`.
 
+mod references;
+
+use std::path::PathBuf;
+
 use clap::Args;
 use percale_api::attributes::{AwaySite, Mismatch, Source};
+use percale_api::entries::Entry;
 use percale_api::{DEFAULT_PAGE, MAX_PAGE};
+use percale_client::Client;
 use percale_core::AttributeName;
+use percale_discovery::references::MergeOptions;
 
 use super::grant::fabric_path;
 use crate::address::{FabricPath, show};
@@ -29,6 +36,7 @@ Examples:
   percale search --sort=-modified --limit 10 ext:nc
   percale search --saved percale:/climate:modis 'level>500'
   percale search --explain 'bbox:(-10,35,30,60) ext:nc'
+  percale search 'var.tas.units:K path:/climate/cmip6' --refs tas.json
   percale -q search tag:final | percale meta set --file - checked=true")]
 pub struct SearchArgs {
     /// The query; several words are one
@@ -47,11 +55,17 @@ pub struct SearchArgs {
     #[arg(long)]
     count: bool,
     /// Print how the query was understood and how it would be searched for, and do not search
-    #[arg(long, conflicts_with_all = ["count", "facets", "sort"])]
+    #[arg(long, conflicts_with_all = ["count", "facets", "sort", "refs"])]
     explain: bool,
     /// Print how many of them have which values of a field: an attribute, type, ext, space, site, store or state
     #[arg(long = "facet", value_name = "FIELD", value_delimiter = ',')]
     facets: Vec<String>,
+    /// Write where the arrays of the HDF5 and NetCDF files lie to a file, as one store of Zarr for xarray
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["count", "facets"])]
+    refs: Option<PathBuf>,
+    /// The dimension along which the files follow each other; time if absent
+    #[arg(long, value_name = "DIMENSION", requires = "refs")]
+    concat: Option<String>,
 }
 
 /// A query that is kept.
@@ -105,25 +119,46 @@ pub async fn run(args: SearchArgs, context: &Context) -> Result {
         return summarize(&args, &query, context).await;
     }
     let client = context.client()?;
+    if let Some(to) = &args.refs {
+        let mut found = Vec::new();
+        let keep = |entry: Entry| {
+            found.push(entry);
+            Ok(())
+        };
+        each(&args, &query, &client, context, keep).await?;
+        let options = MergeOptions { concat: args.concat.clone(), keep_order: args.sort.is_some() };
+        return references::write(&client, found, to, options, context).await;
+    }
+    let mut out = Lines::open();
+    let print = |entry: Entry| match context.output.json {
+        true => out.json(&entry),
+        false => out.line(show(&entry.path)),
+    };
+    each(&args, &query, &client, context, print).await?;
+    out.finish()
+}
+
+/// Goes through what a query finds, and says which sites were away.
+async fn each(
+    args: &SearchArgs,
+    query: &str,
+    client: &Client,
+    context: &Context,
+    mut take: impl FnMut(Entry) -> Result,
+) -> Result {
     let most = args.limit.unwrap_or(u64::MAX);
     let (mut found, mut cursor) = (0, None);
     let (mut told, mut mismatches) = (Vec::new(), Vec::new());
-    let mut out = Lines::open();
     while found < most {
         let limit = u32::try_from(most - found).unwrap_or(MAX_PAGE).min(MAX_PAGE);
         let page = match &args.sort {
             Some(sort) => {
-                client.search_sorted(&query, args.limit.map_or(DEFAULT_PAGE, |_| limit), sort).await?
+                client.search_sorted(query, args.limit.map_or(DEFAULT_PAGE, |_| limit), sort).await?
             }
-            None => client.search(&query, Some(limit), cursor.as_deref()).await?,
+            None => client.search(query, Some(limit), cursor.as_deref()).await?,
         };
         found += page.items.len() as u64;
-        for entry in &page.items {
-            match context.output.json {
-                true => out.json(entry)?,
-                false => out.line(show(&entry.path))?,
-            }
-        }
+        page.items.into_iter().try_for_each(&mut take)?;
         for site in page.away {
             if !told.contains(&site) {
                 context.output.talk(away(&site));
@@ -136,7 +171,6 @@ pub async fn run(args: SearchArgs, context: &Context) -> Result {
             break;
         }
     }
-    out.finish()?;
     mismatches.iter().for_each(|one| context.output.talk(mismatch(one)));
     Ok(())
 }

@@ -6,6 +6,7 @@
 //! | [`faults`] | transfers over connections that break again and again |
 //! | [`import`] | files of a storage, registered in place |
 //! | [`namespace`] | listing, looking, renaming, removing, sharing; exit codes; output for programs |
+//! | [`references`] | files that a search finds, opened as one array |
 //! | [`search`] | attributes set, shown, and data found by them |
 //! | [`transfer`] | put and get of trees and large files, resumed, refused, dry |
 //! | [`settings`] | profiles, tokens, where values come from; help and completions |
@@ -19,6 +20,7 @@ mod headers;
 mod import;
 mod lab;
 mod namespace;
+mod references;
 mod search;
 mod settings;
 mod sync;

@@ -8,7 +8,7 @@ use hdf5_reader::error::{ByteOrder, Error, Result as Hdf5Result};
 use hdf5_reader::group::Group;
 use hdf5_reader::messages::datatype::{Datatype, ReferenceType, StringPadding, StringSize, VarLenKind};
 use hdf5_reader::storage::{Storage, StorageBuffer};
-use hdf5_reader::{Attribute, Dataset, Hdf5File, OpenOptions, SliceInfo, SliceInfoElem};
+use hdf5_reader::{Attribute, Dataset, EnumMember, Hdf5File, OpenOptions, SliceInfo, SliceInfoElem};
 use percale_core::AttributeValue;
 use percale_core::attribute::{Float, MAX_ATTRIBUTE_VALUES};
 
@@ -19,14 +19,14 @@ use crate::source::File;
 use crate::standard::{self, Coverage};
 
 /// Most groups and datasets that are looked at.
-const MAX_OBJECTS: usize = 100_000;
+pub(super) const MAX_OBJECTS: usize = 100_000;
 /// How deep groups are followed.
-const MAX_DEPTH: usize = 64;
+pub(super) const MAX_DEPTH: usize = 64;
 /// Largest object header that is read: attributes that are not too many for one lie in there.
-const MAX_OBJECT_HEADER: usize = 64 << 20;
+pub(super) const MAX_OBJECT_HEADER: usize = 64 << 20;
 /// Names by which NetCDF-4 keeps dimensions in HDF5, and which it shows to nobody
 /// (<https://docs.unidata.ucar.edu/netcdf-c/current/file_format_specifications.html>).
-const OF_DIMENSIONS: [&str; 8] = [
+pub(super) const OF_DIMENSIONS: [&str; 8] = [
     "CLASS",
     "DIMENSION_LIST",
     "NAME",
@@ -37,7 +37,7 @@ const OF_DIMENSIONS: [&str; 8] = [
     "_nc3_strict",
 ];
 /// How the `NAME` of a dimension begins that has no variable.
-const NO_VARIABLE: &str = "This is a netCDF dimension but not a netCDF variable";
+pub(super) const NO_VARIABLE: &str = "This is a netCDF dimension but not a netCDF variable";
 
 impl Storage for File {
     fn len(&self) -> u64 {
@@ -241,17 +241,10 @@ impl Walk {
             Datatype::String { size: StringSize::Fixed(_), padding, .. } => {
                 vec![AttributeValue::Text(trimmed(bytes, *padding))]
             }
-            Datatype::Enum { base, members } => {
-                let is_bool = members.len() == 2
-                    && members.iter().any(|member| member.name == "TRUE" && member.value.first() == Some(&1))
-                    && members
-                        .iter()
-                        .any(|member| member.name == "FALSE" && member.value.first() == Some(&0));
-                match is_bool {
-                    true => vec![AttributeValue::Bool(bytes.first() == Some(&1))],
-                    false => self.element(base, bytes),
-                }
-            }
+            Datatype::Enum { base, members } => match is_bool(members) {
+                true => vec![AttributeValue::Bool(bytes.first() == Some(&1))],
+                false => self.element(base, bytes),
+            },
             Datatype::Array { base, dims } => {
                 let count = dims.iter().fold(1u64, |count, dim| count.saturating_mul(*dim));
                 let Some(size) = size_of(base, self.root.offset_size()) else { return Vec::new() };
@@ -311,15 +304,29 @@ impl Walk {
     }
 }
 
+/// Tells whether an enumeration is yes and no, as h5py has it.
+pub(super) fn is_bool(members: &[EnumMember]) -> bool {
+    let has = |name: &str, value: u8| {
+        members.iter().any(|member| member.name == name && member.value.first() == Some(&value))
+    };
+    members.len() == 2 && has("TRUE", 1) && has("FALSE", 0)
+}
+
 /// Returns the addresses of the scales of a dataset, each with how long the dataset is there.
 fn attached(root: &Group, dataset: &Dataset) -> Vec<(u64, u64)> {
+    let scales = scales(root, dataset).into_iter().zip(dataset.shape());
+    scales.filter_map(|(scale, size)| Some((scale?, *size))).collect()
+}
+
+/// Returns the address of the scale of each dimension of a dataset, where it has one.
+pub(super) fn scales(root: &Group, dataset: &Dataset) -> Vec<Option<u64>> {
     let Ok(list) = dataset.attribute("DIMENSION_LIST") else { return Vec::new() };
     let Some(size) = size_of(&list.datatype, root.offset_size()) else { return Vec::new() };
     let unit = usize::from(root.offset_size());
-    let parts = elements(&list.raw_data, size, dataset.shape().len() as u64).zip(dataset.shape());
-    let scales = parts.filter_map(|(part, size)| {
+    let parts = elements(&list.raw_data, size, dataset.shape().len() as u64);
+    let scales = parts.map(|part| {
         let scale = root.resolve_vlen_reference_bytes(part, unit).ok()?;
-        Some((address(scale.get(..unit)?), *size))
+        scale.get(..unit).map(address)
     });
     scales.collect()
 }
@@ -330,7 +337,7 @@ fn elements(bytes: &[u8], size: usize, count: u64) -> impl Iterator<Item = &[u8]
     bytes.chunks_exact(size.max(1)).take(if size == 0 { 0 } else { count })
 }
 
-fn size_of(datatype: &Datatype, offset_size: u8) -> Option<usize> {
+pub(super) fn size_of(datatype: &Datatype, offset_size: u8) -> Option<usize> {
     Some(match datatype {
         Datatype::FixedPoint { size, .. }
         | Datatype::FloatingPoint { size, .. }
@@ -353,7 +360,7 @@ fn size_of(datatype: &Datatype, offset_size: u8) -> Option<usize> {
 }
 
 /// Puts bytes in the order from the least to the most significant.
-fn ordered(bytes: &[u8], order: ByteOrder) -> Vec<u8> {
+pub(super) fn ordered(bytes: &[u8], order: ByteOrder) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     if order == ByteOrder::BigEndian {
         bytes.reverse();
@@ -373,7 +380,7 @@ fn integer(bytes: &[u8], order: ByteOrder, is_signed: bool) -> Option<AttributeV
     })
 }
 
-fn float(bytes: &[u8], order: ByteOrder) -> Option<AttributeValue> {
+pub(super) fn float(bytes: &[u8], order: ByteOrder) -> Option<AttributeValue> {
     let bytes = ordered(bytes, order);
     if let Ok(bytes) = <[u8; 8]>::try_from(bytes.as_slice()) {
         return Some(AttributeValue::Float(Float(f64::from_le_bytes(bytes))));
@@ -393,11 +400,11 @@ fn float(bytes: &[u8], order: ByteOrder) -> Option<AttributeValue> {
     Some(AttributeValue::Float(Float(if bits & 0x8000 == 0 { size } else { -size })))
 }
 
-fn address(bytes: &[u8]) -> u64 {
+pub(super) fn address(bytes: &[u8]) -> u64 {
     bytes.iter().take(8).rev().fold(0, |address, byte| address << 8 | u64::from(*byte))
 }
 
-fn trimmed(bytes: &[u8], padding: StringPadding) -> String {
+pub(super) fn trimmed(bytes: &[u8], padding: StringPadding) -> String {
     let end = match padding {
         StringPadding::NullTerminate => bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len()),
         StringPadding::NullPad => bytes.iter().rposition(|byte| *byte != 0).map_or(0, |at| at + 1),

@@ -16,20 +16,26 @@ use crate::standard::{self, Coverage};
 /// Largest file that is read as a whole where its header cannot be read by itself.
 const MAX_WHOLE: u64 = 128 << 20;
 
-/// Reads the header of a file.
-pub(super) fn read(file: &File) -> Result<Header, Unreadable> {
+/// Opens a file.
+pub(super) fn open(file: &File) -> Result<ClassicFile, Unreadable> {
     let format = match file.range(3, 1)?.first() {
         Some(1) => NcFormat::Classic,
         Some(2) => NcFormat::Offset64,
         _ => NcFormat::Cdf5,
     };
-    let netcdf = match ClassicFile::from_storage(Arc::new(file.clone()), format) {
+    Ok(match ClassicFile::from_storage(Arc::new(file.clone()), format) {
         // The reader takes an attribute that goes beyond the part of the header that it has read for a wrong one.
         Err(netcdf_reader::Error::InvalidData(_)) if file.size() <= MAX_WHOLE => {
             ClassicFile::from_vec(file.beginning(usize::MAX)?, format)?
         }
         opened => opened?,
-    };
+    })
+}
+
+/// Reads the header of a file.
+pub(super) fn read(file: &File) -> Result<Header, Unreadable> {
+    let netcdf = open(file)?;
+    let format = netcdf.format();
     let mut coverage = Coverage::default();
     let mut header = Header::of_format(if format == NcFormat::Cdf5 { "netcdf5" } else { "netcdf3" });
     let NcGroup { attributes, dimensions, variables, .. } = netcdf.root_group();

@@ -4,19 +4,26 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use http::Uri;
 use percale_api::Page;
-use percale_api::attributes::{Attribute, AttributeChange, AttributeEvent, Source};
+use percale_api::attributes::{
+    Attribute, AttributeChange, AttributeEvent, LeftOut, ObjectReferences, Reference, Source,
+};
 use percale_catalog::{AttributeSource, RULES};
+use percale_discovery::references as found;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::auth::Auth;
+use super::auth::{Auth, Session};
 use super::extract::{Json, NamespacePath, Query};
 use super::paging::{Paging, limit, page};
 use super::position_header;
+use crate::extraction::references;
 use crate::{AppState, OnPath as _, Result};
 
 pub(super) fn routes() -> OpenApiRouter<AppState> {
-    OpenApiRouter::new().routes(routes!(get_attributes, change_attributes)).routes(routes!(history))
+    OpenApiRouter::new()
+        .routes(routes!(get_attributes, change_attributes))
+        .routes(routes!(history))
+        .routes(routes!(get_references))
 }
 
 /// Returns what is said of an object or collection.
@@ -85,4 +92,32 @@ async fn change_attributes(
         app.extraction.note_rules(&app.catalog, position.space).await?;
     }
     get_attributes(State(app), Auth(caller), NamespacePath(path), uri).await
+}
+
+/// Returns where the chunks of the arrays of an object lie, which is HDF5, NetCDF-4 or NetCDF-3: the keys of a store of Zarr 2. Needs `read`.
+///
+/// The file is read for it now, in its current version. What cannot be read by ranges is named with the reason.
+#[utoipa::path(get, path = "/v1/references/{*path}", tag = "attributes", params(("path" = String, Path, description = "path of an object")), responses((status = 200, description = "the references", body = ObjectReferences)))]
+async fn get_references(
+    State(app): State<AppState>,
+    session: Session,
+    NamespacePath(path): NamespacePath,
+) -> Result<Response> {
+    let open = app.catalog.open_object(&session.caller, &path, None).await.on_path(&path)?;
+    let (version, size, position) = (open.version, open.size.0, open.position);
+    let found::References { refs, values, left_out } =
+        references(&app, &open, &session.reach()).await.on_path(&path)?;
+    let reference = |(key, reference)| match reference {
+        found::Reference::Text(text) => (key, Reference::Text(text)),
+        found::Reference::Range(offset, len) => (key, Reference::Range([offset, len])),
+    };
+    let left = |found::LeftOut { variable, why }| LeftOut { variable, why };
+    let answer = ObjectReferences {
+        version,
+        size,
+        refs: refs.into_iter().map(reference).collect(),
+        values,
+        left_out: left_out.into_iter().map(left).collect(),
+    };
+    Ok((position_header(position), Json(answer)).into_response())
 }
