@@ -25,6 +25,7 @@ fn main() -> Result<(), Failed> {
 }
 
 async fn run(bench: &Bench) -> Result<(), Failed> {
+    bench.require_new()?;
     let engine = &bench.engine;
     let lease = bench.catalog.acquire_lease(LeaseKind::Server, "bench", DAY, json!({})).await?;
     let writer = Writer { bench: bench.clone(), lease };

@@ -22,6 +22,7 @@ fn main() -> Result<(), Failed> {
 }
 
 async fn run(bench: &Bench) -> Result<(), Failed> {
+    bench.require_new()?;
     let Bench { engine, catalog, admin, store, .. } = bench;
     for pass in ["new", "unchanged"] {
         let start = Instant::now();

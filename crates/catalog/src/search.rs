@@ -7,6 +7,7 @@
 mod builtin;
 mod explain;
 mod mismatch;
+mod ordered;
 mod parts;
 mod sort;
 mod sql;
@@ -40,6 +41,8 @@ const WINDOW: u64 = 50_000;
 const FEW: usize = 5000;
 /// And which part of a space that may be at most.
 const SHARE: usize = 4;
+/// How many it may be where few were found in as much time as a page has: they are gathered anew for each page.
+const MANY: usize = 200_000;
 /// So few that no other filter is tried, which may look at all values of an attribute.
 const VERY_FEW: usize = 50;
 /// How long a page is searched for before what was found is answered. Others wait meanwhile for a connection that reads.
@@ -85,7 +88,7 @@ impl Query for Search {
         let limit = options.limit.clamp(1, MAX_LIST);
         let place = match &options.after {
             Some(place) => place.parse()?,
-            None => Place { space: SpaceId(Uuid::nil()), after: 1, driver: None },
+            None => Place { space: SpaceId(Uuid::nil()), after: 1, lead: Lead::Open(FEW) },
         };
         let spaces = visible(tx, caller).await?;
         let homes = homes(&spaces);
@@ -95,29 +98,47 @@ impl Query for Search {
             mismatches = mismatch::mismatches(tx, &spaces, &options.condition).await?;
         }
         let filters = split(&options.condition)?;
-        if let Some(driver) = place.driver.flatten()
+        if let Lead::By(driver) = place.lead
             && !filters.drivers().contains(&driver)
         {
             return Err(nowhere());
         }
-        let holders = holders(tx).await?;
+        let holders = if filters.name_holders() { holders(tx).await? } else { Holders(Vec::new()) };
         let mut found = Vec::new();
         let spaces = spaces
             .iter()
             .filter(|space| space.row.space.id >= place.space && filters.may_hold_in(&space.row.space.name));
         for space in spaces {
             let id = space.row.space.id;
-            let (after, driver) = if id == place.space { (place.after, place.driver) } else { (1, None) };
-            let mut searched = Searched::new(caller, space, &filters, &holders, after);
-            let driver = match driver {
-                Some(driver) => driver,
-                None => searched.driver(tx).await?.map(|(driver, _)| driver),
+            let (after, lead) = match id == place.space {
+                true => (place.after, place.lead),
+                false => (1, Lead::Open(FEW)),
             };
-            let is_done = searched.run(tx, driver, limit - found.len(), until).await?;
-            let after = searched.after;
+            let mut searched = Searched::new(caller, space, &filters, &holders, after);
+            let driver = match lead {
+                Lead::By(driver) => Some(driver),
+                Lead::None { .. } => None,
+                Lead::Open(most) => match &filters.drivers()[..] {
+                    // There is nothing to choose, and nothing is gathered.
+                    [only] if filters.equal(*only).is_some() => Some(*only),
+                    _ => match searched.driver(tx, most).await? {
+                        Some((driver, _)) => Some(driver),
+                        None => filters.ordered(),
+                    },
+                },
+            };
+            let room = limit - found.len();
+            let is_done = searched.run(tx, driver, room, until).await?;
+            let (after, is_full) = (searched.after, searched.found.len() >= room);
             found.append(&mut searched.found);
             if !is_done {
-                let next = Place { space: id, after, driver: Some(driver) };
+                let lead = match (driver, lead) {
+                    (Some(driver), _) => Lead::By(driver),
+                    // There was little among what was looked at.
+                    (None, Lead::Open(FEW) | Lead::None { is_final: false }) if !is_full => Lead::Open(MANY),
+                    (None, lead) => Lead::None { is_final: lead != Lead::Open(FEW) },
+                };
+                let next = Place { space: id, after, lead };
                 let page = Page { items: found, next: Some(next.to_string()), position: None };
                 return Ok(FoundPage { page, homes, mismatches });
             }
@@ -131,16 +152,31 @@ struct Place {
     space: SpaceId,
     /// Behind which entry.
     after: u64,
-    /// By which filter the space is searched, or by none, once that was decided.
-    driver: Option<Option<usize>>,
+    lead: Lead,
+}
+
+/// How a space is searched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Lead {
+    /// By the filter that leads to the fewest entries, if they are not more than this.
+    Open(usize),
+    /// By this filter.
+    By(usize),
+    /// By none: all entries are gone through.
+    None {
+        /// Whether that is not thought over any more.
+        is_final: bool,
+    },
 }
 
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { space, after, driver } = self;
-        match driver.flatten() {
-            Some(driver) => write!(f, "{space}/{after}/{driver}"),
-            None => write!(f, "{space}/{after}/-"),
+        let Self { space, after, lead } = self;
+        match lead {
+            Lead::By(driver) => write!(f, "{space}/{after}/{driver}"),
+            Lead::None { is_final: false } => write!(f, "{space}/{after}/-"),
+            Lead::None { is_final: true } => write!(f, "{space}/{after}/!"),
+            Lead::Open(_) => write!(f, "{space}/{after}/?"),
         }
     }
 }
@@ -152,11 +188,13 @@ impl FromStr for Place {
         let read = || {
             let mut parts = text.split('/');
             let (space, after) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
-            let driver = match parts.next()? {
-                "-" => None,
-                driver => Some(driver.parse().ok()?),
+            let lead = match parts.next()? {
+                "-" => Lead::None { is_final: false },
+                "!" => Lead::None { is_final: true },
+                "?" => Lead::Open(MANY),
+                driver => Lead::By(driver.parse().ok()?),
             };
-            Some(Self { space, after, driver: Some(driver) })
+            Some(Self { space, after, lead })
         };
         read().ok_or_else(nowhere)
     }
@@ -324,6 +362,9 @@ impl<'s> Searched<'s> {
     /// whether these were all.
     async fn step<T: Tx>(&mut self, tx: &T, driver: Option<usize>, limit: usize, end: u64) -> Result<bool> {
         let sp = self.space.row.sp;
+        if let Some((at, name, value)) = driver.and_then(|at| self.filters.equal(at)) {
+            return self.next_equal(tx, (at, name, value), limit, end).await;
+        }
         let window = self.after.saturating_add(WINDOW).min(end);
         let mut builder = Builder::new(self.holders, &self.space.row.space.name);
         let sql = match driver {
@@ -341,8 +382,8 @@ impl<'s> Searched<'s> {
         Ok(!is_full && self.after >= end)
     }
 
-    /// Returns the filter that leads to the fewest entries, if they are few, and to how many.
-    async fn driver<T: Tx>(&self, tx: &T) -> Result<Option<(usize, usize)>> {
+    /// Returns the filter that leads to the fewest entries, if they are no more than `most` and a part of all, and to how many.
+    async fn driver<T: Tx>(&self, tx: &T, most: usize) -> Result<Option<(usize, usize)>> {
         let drivers = self.filters.drivers();
         if drivers.is_empty() {
             return Ok(None);
@@ -350,16 +391,11 @@ impl<'s> Searched<'s> {
         // All that a filter leads to is gathered before the first of it is told; where it is much of everything, those come sooner that
         // are met on the way.
         let all = follow::next_id(tx, self.space.row.sp).await?;
-        let few = FEW.min((all as usize / SHARE).max(VERY_FEW));
+        let few = most.min((all as usize / SHARE).max(VERY_FEW));
         let mut best: Option<(usize, usize)> = None;
         for at in drivers {
             let most = best.map_or(few, |(count, _)| count);
-            let mut builder = Builder::new(self.holders, &self.space.row.space.name);
-            let sql = builder.count(self.space.row.sp, self.filters, at, most)?;
-            let count = match tx.query(&sql, builder.params).await?.first_mut() {
-                Some(row) => row.number()? as usize,
-                None => 0,
-            };
+            let count = self.count(tx, at, most).await?;
             if count < most {
                 best = Some((count, at));
             }
@@ -368,6 +404,13 @@ impl<'s> Searched<'s> {
             }
         }
         Ok(best.map(|(count, at)| (at, count)))
+    }
+
+    /// Counts what a filter leads to, up to `most`.
+    async fn count<T: Tx>(&self, tx: &T, at: usize, most: usize) -> Result<usize> {
+        let mut builder = Builder::new(self.holders, &self.space.row.space.name);
+        let sql = builder.count(self.space.row.sp, self.filters, at, most)?;
+        tx.query(&sql, builder.params).await?.first_mut().map_or(Ok(0), |row| Ok(row.number()? as usize))
     }
 
     /// Keeps what the caller may read and the filters of paths hold for.

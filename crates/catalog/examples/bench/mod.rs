@@ -49,6 +49,16 @@ pub fn for_each(
 }
 
 impl Bench {
+    /// Fails if it was there, from a run before.
+    #[allow(dead_code, reason = "not every one of these programs needs it")]
+    pub fn require_new(&self) -> Result<(), Failed> {
+        if self.is_old {
+            Err("the database is that of a run before; name an empty one".into())
+        } else {
+            Ok(())
+        }
+    }
+
     async fn open(url: &str, layout: StoreLayout) -> Result<Self, Failed> {
         let engine = url.split(':').next().unwrap_or_default().to_owned();
         let catalog = Catalog::open(&CatalogConfig::new(url)).await?;

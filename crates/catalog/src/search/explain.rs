@@ -4,12 +4,15 @@ use percale_core::access::Caller;
 use percale_core::query::Condition;
 
 use super::sql::split;
-use super::{Searched, check_names, holders, visible};
+use super::{FEW, Searched, check_names, holders, visible};
 use crate::catalog::Catalog;
 use crate::engine::{Query, Tx};
 use crate::error::Result;
 use crate::model::PlannedSpace;
 use crate::rows::follow;
+
+/// Most entries that are counted.
+const MOST: usize = 1_000_000;
 
 /// Explaining.
 impl Catalog {
@@ -39,7 +42,13 @@ impl Query for Explain {
         let mut planned = Vec::new();
         for space in spaces.iter().filter(|space| filters.may_hold_in(&space.row.space.name)) {
             let searched = Searched::new(caller, space, &filters, &holders, 1);
-            let led = searched.driver(tx).await?;
+            let led = match searched.driver(tx, FEW).await? {
+                Some(led) => Some(led),
+                None => match filters.ordered() {
+                    Some(at) => Some((at, searched.count(tx, at, MOST).await?)),
+                    None => None,
+                },
+            };
             // Ids are given one after the other, from that of the root on.
             let all = follow::next_id(tx, space.row.sp).await?.saturating_sub(1);
             planned.push(PlannedSpace {

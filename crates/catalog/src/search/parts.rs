@@ -5,7 +5,7 @@ use percale_core::ids::{SiteId, SpaceId};
 use percale_core::query::{Condition, Field};
 
 use super::sql::{Members, split};
-use super::{Searched, WINDOW, check_fields, check_names, holders, homes, visible};
+use super::{FEW, Searched, WINDOW, check_fields, check_names, holders, homes, visible};
 use crate::engine::{Query, Tx};
 use crate::error::Result;
 use crate::model::MAX_LIST;
@@ -72,7 +72,7 @@ impl Query for Plan {
             let id = space.row.space.id;
             let end = follow::next_id(tx, space.row.sp).await?;
             let searched = Searched::new(caller, space, &filters, &holders, 1);
-            match searched.driver(tx).await? {
+            match searched.driver(tx, FEW).await? {
                 Some((driver, _)) => parts.push(Part { space: id, after: 1, end, driver: Some(driver) }),
                 None => parts.extend((1..end).step_by(WINDOW as usize).map(|after| Part {
                     space: id,

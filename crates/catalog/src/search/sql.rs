@@ -69,6 +69,26 @@ impl Filters {
         self.conditions.get(at)
     }
 
+    /// Tells whether any of them is about the sites and stores that have copies.
+    pub fn name_holders(&self) -> bool {
+        fn names(condition: &Condition) -> bool {
+            match condition {
+                Condition::All(parts) | Condition::Any(parts) => parts.iter().any(names),
+                Condition::Not(part) => names(part),
+                Condition::Is(field, _) => {
+                    matches!(field, Field::Builtin(Builtin::Site | Builtin::Store))
+                }
+                Condition::Text(_) => false,
+            }
+        }
+        self.conditions.iter().any(names)
+    }
+
+    /// Tells whether there is no more than one.
+    pub fn is_one(&self) -> bool {
+        self.conditions.len() <= 1 && self.paths.is_empty()
+    }
+
     /// Tells whether the filters of paths may hold for anything in a space.
     pub fn may_hold_in(&self, space: &SpaceName) -> bool {
         let root = ObjectPath::of_space(space);
@@ -154,8 +174,8 @@ struct Way {
 }
 
 /// SQLite is told the index: without statistics it would rather look at all values of a space. PostgreSQL has them.
-const BY_NUMBER: &str = " INDEXED BY attribute_by_number";
-const BY_WORD: &str = " INDEXED BY attribute_by_word";
+pub(super) const BY_NUMBER: &str = " INDEXED BY attribute_by_number";
+pub(super) const BY_WORD: &str = " INDEXED BY attribute_by_word";
 /// The primary key, for which SQLite has that name: all that is said of one entry.
 pub(super) const BY_ENTRY: &str = " INDEXED BY sqlite_autoindex_attribute_1";
 
@@ -335,7 +355,7 @@ impl<'b> Builder<'b> {
         }
     }
 
-    fn conditions(&mut self, filters: &Filters, but: Option<usize>) -> Result<String> {
+    pub(super) fn conditions(&mut self, filters: &Filters, but: Option<usize>) -> Result<String> {
         let others = filters.conditions.iter().enumerate().filter(|(at, _)| Some(*at) != but);
         let parts: Vec<String> = others.map(|(_, one)| self.condition(one)).collect::<Result<_>>()?;
         Ok(joined(&parts, " AND ", TRUE))

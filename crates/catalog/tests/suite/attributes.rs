@@ -539,6 +539,44 @@ async fn what_is_found_comes_in_an_order(site: Site) {
     assert_eq!(kind(site.catalog.search(&site.admin, options).await), ErrorKind::InvalidRequest);
 }
 
+async fn entries_of_one_value_come_in_pages_of_any_size(site: Site) {
+    for n in 0..20_i64 {
+        site.put(&format!("/lab/{n:02}"), 1).await;
+        let code: Vec<AttributeValue> = match n % 4 {
+            0 => vec![AttributeValue::Integer(7)],
+            1 => vec![text("7"), AttributeValue::Float(Float(7.0)), AttributeValue::Integer(7)],
+            2 => vec![text("x"), text("7")],
+            _ => vec![AttributeValue::Integer(8)],
+        };
+        say(&site, &format!("/lab/{n:02}"), &[("code", &code), ("n", &[AttributeValue::Integer(n)])])
+            .await
+            .unwrap();
+    }
+    let of =
+        |is: fn(i64) -> bool| (0..20).filter(|n| is(*n)).map(|n| format!("/lab/{n:02}")).collect::<Vec<_>>();
+    let bob = user("bob");
+    site.catalog.set_grant(&site.admin, &path("/lab/06"), subject("bob"), Permission::Read).await.unwrap();
+    let code = equal("code", "7");
+    let both = Condition::All(vec![code.clone(), compare("n", Comparison::AtLeast, "10")]);
+    for limit in [1, 2, 7, 100] {
+        let found = async |condition: &Condition| {
+            search_as(&site, &site.admin, condition.clone(), limit).await.unwrap()
+        };
+        assert_eq!(found(&code).await, of(|n| n % 4 != 3), "{limit}");
+        assert_eq!(found(&both).await, of(|n| n % 4 != 3 && n >= 10), "{limit}");
+        assert_eq!(search_as(&site, &bob, code.clone(), limit).await.unwrap(), ["/lab/06"]);
+    }
+    // However it was gone on: all entries, thought over anew, or by the filter.
+    for lead in ["-", "!", "?", "0"] {
+        let mut options = SearchOptions::new(code.clone());
+        options.after = Some(format!("{}/1/{lead}", site.space.id));
+        let page = site.catalog.search(&site.admin, options).await.unwrap().page;
+        assert_eq!((page.items.len(), page.next), (15, None), "{lead}");
+    }
+    let planned = site.catalog.explain(&site.admin, both).await.unwrap();
+    assert_eq!((planned[0].led_by.clone(), planned[0].looked_at), (Some(code), 25), "values are counted");
+}
+
 async fn values_of_another_type_are_counted_for_who_may_read_them_all(site: Site) {
     for (n, value) in [(0, AttributeValue::Integer(1)), (1, text("high")), (2, text("low"))] {
         site.put(&format!("/lab/{n}"), n).await;
@@ -561,6 +599,7 @@ async fn values_of_another_type_are_counted_for_who_may_read_them_all(site: Site
 }
 
 on_both! {
+    entries_of_one_value_come_in_pages_of_any_size,
     values_of_another_type_are_counted_for_who_may_read_them_all,
     paths_say_in_which_spaces_to_look,
     what_is_found_comes_in_an_order,

@@ -1,0 +1,127 @@
+//! Entries that have one value, in the order of their ids: that is how the index has them, so that however many there are, no more of them
+//! are looked at than a page needs.
+
+use percale_core::attribute::AttributeName;
+use percale_core::query::{Comparison, Condition, Field, Literal, Test};
+
+use super::Searched;
+use super::sql::{BY_NUMBER, BY_WORD, Builder, Filters, Members, both};
+use crate::engine::{Sql, Tx};
+use crate::error::Result;
+use crate::rows::attribute::{fold, kind, order_of};
+use crate::rows::entry::{self, FOUND};
+
+/// Entries that are looked at together where other filters may not hold for them.
+const TOGETHER: usize = 2000;
+
+/// A value as the index has it.
+enum Stored {
+    Number(i64),
+    Bool(bool),
+    Word(String),
+}
+
+impl Stored {
+    /// Returns the values that something may be the same as.
+    fn all(value: &Literal) -> Vec<Self> {
+        let number = value.number.and_then(order_of).map(Self::Number);
+        let bool = value.bool.map(Self::Bool);
+        number.into_iter().chain(bool).chain([Self::Word(fold(&value.text))]).collect()
+    }
+}
+
+impl Filters {
+    /// Returns a filter that asks for one value, if the index has what it leads to in the order of entries. A span of time is many values.
+    pub fn equal(&self, at: usize) -> Option<(usize, &AttributeName, &Literal)> {
+        match self.get(at)? {
+            Condition::Is(Field::Attribute(name), Test::Compare(Comparison::Equal, value)) => {
+                value.span.is_none().then_some((at, name, value))
+            }
+            _ => None,
+        }
+    }
+
+    /// Returns the first of these filters.
+    pub fn ordered(&self) -> Option<usize> {
+        self.drivers().into_iter().find(|at| self.equal(*at).is_some())
+    }
+}
+
+impl Searched<'_> {
+    /// Looks at the next entries that have a value, with ids up to `end`, and finds at most `limit` of them. Tells whether these were all.
+    pub(super) async fn next_equal<T: Tx>(
+        &mut self,
+        tx: &T,
+        (at, name, value): (usize, &AttributeName, &Literal),
+        limit: usize,
+        end: u64,
+    ) -> Result<bool> {
+        let sp = self.space.row.sp;
+        let most = if self.filters.is_one() { limit } else { limit.max(TOGETHER) };
+        let builder = || Builder::new(self.holders, &self.space.row.space.name);
+        let (mut ids, mut upto): (Vec<u64>, u64) = (Vec::new(), end);
+        for stored in Stored::all(value) {
+            let mut builder = builder();
+            let sql = builder.equal(sp, self.after, name, &stored, most);
+            let rows = tx.query(&sql, builder.params).await?;
+            let is_cut = rows.len() == most;
+            for mut row in rows {
+                ids.push(row.number()?);
+            }
+            // Of this value there may be more behind the last one.
+            if let Some(last) = ids.last().filter(|_| is_cut) {
+                upto = upto.min(*last);
+            }
+        }
+        ids.retain(|id| *id <= upto);
+        ids.sort_unstable();
+        ids.dedup();
+        let mut rows = Vec::new();
+        if !ids.is_empty() {
+            let mut builder = builder();
+            let sql = builder.among(sp, ids, self.filters, at)?;
+            rows = entry::found(tx, &sql, builder.params).await?;
+        }
+        self.after = upto;
+        if rows.len() > limit {
+            rows.truncate(limit);
+            self.after = rows.last().map_or(upto, |last| last.id);
+        }
+        let is_all = self.after >= end;
+        self.take(tx, rows).await?;
+        Ok(is_all)
+    }
+}
+
+impl Builder<'_> {
+    /// Finds the next entries that have a value.
+    fn equal(&mut self, sp: i64, after: u64, name: &AttributeName, value: &Stored, limit: usize) -> Sql {
+        let (sp, name) = (self.param(sp), self.param(name.as_str()));
+        let (index, is_so) = match value {
+            Stored::Number(number) => {
+                let number = self.param(*number);
+                (BY_NUMBER, format!("a.number = {number} AND a.type <= {}", kind::FLOAT))
+            }
+            Stored::Bool(is_so) => {
+                let is_so = self.param(i64::from(*is_so));
+                (BY_NUMBER, format!("a.number = {is_so} AND a.type = {}", kind::BOOL))
+            }
+            Stored::Word(word) => {
+                let word = self.param(word.as_str());
+                (BY_WORD, format!("a.word = {word}"))
+            }
+        };
+        let (after, limit) = (self.param(after), self.param(limit));
+        both(format!(
+            "SELECT a.entry FROM attribute a{index} WHERE a.sp = {sp} AND a.name = {name} AND {is_so} AND a.entry > {after} \
+             ORDER BY a.entry LIMIT {limit}"
+        ))
+    }
+
+    /// Looks at entries by their ids, for which one of the filters is known to hold.
+    fn among(&mut self, sp: i64, ids: Vec<u64>, filters: &Filters, but: usize) -> Result<Sql> {
+        let members = self.members(sp, &Members::Ids(ids))?;
+        let conditions = self.conditions(filters, Some(but))?;
+        Ok(both(format!("{FOUND} FROM entry e WHERE {members} AND {conditions} ORDER BY e.id")))
+    }
+}
