@@ -51,6 +51,8 @@ struct State {
     mode: Option<ExtractionMode>,
     /// What its collections say.
     rules: Arc<SpaceRules>,
+    /// Up to which record of the journal at least.
+    rules_at: Option<Position>,
     place: Option<ExtractionPlace>,
     tries: u32,
     /// When it is tried again.
@@ -209,7 +211,10 @@ async fn round(app: &AppState) -> Result<(bool, bool)> {
         if space.home.is_some() {
             continue;
         }
-        extraction.note_rules(&app.catalog, space.id).await?;
+        if extraction.state(space.id, |state| state.rules_at) != Some(space.position) {
+            extraction.note_rules(&app.catalog, space.id).await?;
+            extraction.state(space.id, |state| state.rules_at = Some(space.position));
+        }
         let (is_off, is_awaited) = extraction
             .state(space.id, |state| (state.is_off(), state.any(|mode| mode == ExtractionMode::Sync)));
         if is_off {

@@ -21,7 +21,6 @@ pub(super) async fn mismatches<T: Tx>(
 ) -> Result<Vec<Mismatch>> {
     let mut compared = Vec::new();
     ordered(condition, &mut compared);
-    compared.dedup();
     let mut found = Vec::new();
     for (name, is_text) in compared {
         let mut count = 0;
@@ -48,7 +47,9 @@ fn ordered<'c>(condition: &'c Condition, found: &mut Vec<(&'c AttributeName, boo
                 Test::Compare(_, value) => value.is_text_alone(),
                 Test::Between(low, high) => [low, high].into_iter().flatten().all(Literal::is_text_alone),
             };
-            found.push((name, is_text));
+            if !found.contains(&(name, is_text)) {
+                found.push((name, is_text));
+            }
         }
         Condition::Is(Field::Builtin(_), _) | Condition::Text(_) => {}
     }

@@ -11,7 +11,7 @@ use crate::error::Result;
 use crate::rows::attribute::{fold, kind, order_of};
 use crate::rows::entry::{self, FOUND};
 
-/// Entries that are looked at together where other filters may not hold for them.
+/// Entries that are looked at together where other filters may not hold for them, or the caller may not read them.
 const TOGETHER: usize = 2000;
 
 /// A value as the index has it.
@@ -57,7 +57,8 @@ impl Searched<'_> {
         end: u64,
     ) -> Result<bool> {
         let sp = self.space.row.sp;
-        let most = if self.filters.is_one() { limit } else { limit.max(TOGETHER) };
+        let is_sure = self.filters.is_one() && self.space.is_whole;
+        let most = if is_sure { limit } else { limit.max(TOGETHER) };
         let builder = || Builder::new(self.holders, &self.space.row.space.name);
         let (mut ids, mut upto): (Vec<u64>, u64) = (Vec::new(), end);
         for stored in Stored::all(value) {
@@ -83,13 +84,13 @@ impl Searched<'_> {
             rows = entry::found(tx, &sql, builder.params).await?;
         }
         self.after = upto;
-        if rows.len() > limit {
-            rows.truncate(limit);
-            self.after = rows.last().map_or(upto, |last| last.id);
-        }
-        let is_all = self.after >= end;
+        let room = self.found.len() + limit;
         self.take(tx, rows).await?;
-        Ok(is_all)
+        if self.found.len() > room {
+            self.found.truncate(room);
+            self.after = self.found.last().map_or(upto, |last| last.entry.id.0);
+        }
+        Ok(self.after >= end)
     }
 }
 

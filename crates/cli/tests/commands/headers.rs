@@ -296,7 +296,11 @@ fn what_lies_at_another_site_is_read_for_whom_asks() {
         baltic.command(&["stat", "percale:/lab"]).output().unwrap().status.success().then_some(())
     });
     let file = lab.write("afar.nc", &netcdf("afar"));
-    at_baltic(&["put", file.to_str().unwrap(), "percale:/lab/afar.nc"]);
+    // The home hears of the stores of a site some moments after it joined.
+    wait::until("the home to know the store", Duration::from_secs(60), || {
+        let put = ["put", file.to_str().unwrap(), "percale:/lab/afar.nc"];
+        baltic.command(&put).output().unwrap().status.success().then_some(())
+    });
     put(&lab, "near.nc", &netcdf("near"));
     // It holds up nothing, and says where it is.
     soon(&lab, "title=near", &["near.nc"]);
