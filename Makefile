@@ -14,7 +14,7 @@ help: ## show this list
 demo: ## three sites on this machine with a network between them and real scientific files, put through their paces
 	@scripts/bootstrap demo
 	@cargo build --release --package percale-cli
-	@target/release/percale demo $(ARGS)
+	@"$${CARGO_TARGET_DIR:-target}/release/percale" demo $(ARGS)
 
 test: ## every check and every test; ARGS go to cargo nextest
 	@scripts/bootstrap test
