@@ -8,7 +8,6 @@ use percale_core::access::{Caller, Identity};
 use percale_federation::Fabric;
 use percale_federation::tell::Wake;
 use percale_trust::{Sealer, ServerTls};
-use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -58,8 +57,6 @@ pub struct App {
     pub extraction: Arc<Extraction>,
     /// Resumable uploads.
     pub uploads: Arc<Uploads>,
-    /// Held for each further piece of a long answer to a search, so that what others wait for first is not held up by them all.
-    pub pieces: Semaphore,
     /// What this server has in hand.
     pub lease: Arc<ServerLease>,
     /// The unfinished copies that this server has in hand.

@@ -190,8 +190,6 @@ async fn streamed(
             }
             options.after = rest.after.take();
             options.limit = (options.limit * GROWTH).min(rest.left).min(MAX_LIST);
-            // It is never closed.
-            let _turn = app.pieces.acquire().await;
             let found = app.catalog.search(&caller, options.clone()).await;
             piece = found.map_err(ApiError::from).and_then(|found| rest.take(found.page));
         }
