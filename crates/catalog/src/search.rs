@@ -1,8 +1,8 @@
 //! Searching entries by what is known of them.
 //!
 //! Spaces are searched one after the other, in the order of their ids, and the entries of each in the order of theirs; where a page
-//! ends is a space and an entry. A statement looks at no more than a window of entries or at the few that one attribute leads to, so
-//! that none runs for long, whatever is asked. Grants are applied to each entry as it is found, before anything of it is told.
+//! ends is a space and an entry. A statement looks at no more than a window of entries, at the few that one attribute leads to, or
+//! at the next of those that have one value ([`ordered`]), so that none runs for long, whatever is asked. Grants are applied to each entry as it is found, before anything of it is told.
 
 mod builtin;
 mod explain;
@@ -103,7 +103,7 @@ impl Query for Search {
         {
             return Err(nowhere());
         }
-        let holders = if filters.name_holders() { holders(tx).await? } else { Holders(Vec::new()) };
+        let holders = holders(tx, &filters).await?;
         let mut found = Vec::new();
         let spaces = spaces
             .iter()
@@ -237,8 +237,12 @@ fn homes(spaces: &[Visible]) -> Vec<SiteId> {
     homes
 }
 
-/// Returns which stores of which sites there are.
-async fn holders<T: Tx>(tx: &T) -> Result<Holders> {
+/// Returns which stores of which sites there are, if a filter is about them.
+async fn holders<T: Tx>(tx: &T, filters: &Filters) -> Result<Holders> {
+    if filters.name_holders() { all_holders(tx).await } else { Ok(Holders(Vec::new())) }
+}
+
+async fn all_holders<T: Tx>(tx: &T) -> Result<Holders> {
     let here = site::site(tx).await?.map(|site| site.name).unwrap_or_default();
     let peers: HashMap<_, _> = peer::peers(tx).await?.into_iter().map(|peer| (peer.id, peer.name)).collect();
     let mut holders = Vec::new();

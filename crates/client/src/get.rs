@@ -166,15 +166,8 @@ impl Client {
         local: &Path,
         options: &GetOptions,
     ) -> crate::Result<Report> {
-        if !options.dry_run {
-            make_directory(local.to_owned()).await?;
-        }
-        let (sender, found) = mpsc::channel(FOUND_AHEAD);
-        let listing =
-            tokio::spawn(list(self.clone(), path.clone(), local.to_owned(), options.clone(), sender));
-        let report = self.fetch_all(found, LARGE, local.to_owned(), options).await;
-        listing.abort();
-        Ok(report)
+        let (client, path, into, own) = (self.clone(), path.clone(), local.to_owned(), options.clone());
+        self.fetch_below(local, options, |sender| list(client, path, into, own, sender)).await
     }
 
     /// Gets objects, each below a local directory under its whole path.
@@ -190,13 +183,24 @@ impl Client {
         local: &Path,
         options: &GetOptions,
     ) -> crate::Result<Report> {
+        let (client, into, dry_run) = (self.clone(), local.to_owned(), options.dry_run);
+        self.fetch_below(local, options, |sender| look_up(client, paths, into, dry_run, sender)).await
+    }
+
+    /// Gets what is found meanwhile into a directory, which is made if it is missing.
+    async fn fetch_below<F: Future<Output = ()> + Send + 'static>(
+        &self,
+        local: &Path,
+        options: &GetOptions,
+        find: impl FnOnce(mpsc::Sender<Result<Wanted, Item>>) -> F,
+    ) -> crate::Result<Report> {
         if !options.dry_run {
             make_directory(local.to_owned()).await?;
         }
         let (sender, found) = mpsc::channel(FOUND_AHEAD);
-        let looking = tokio::spawn(look_up(self.clone(), paths, local.to_owned(), options.dry_run, sender));
+        let finding = tokio::spawn(find(sender));
         let report = self.fetch_all(found, LARGE, local.to_owned(), options).await;
-        looking.abort();
+        finding.abort();
         Ok(report)
     }
 

@@ -113,6 +113,19 @@ pub enum Comparison {
     AtLeast,
 }
 
+impl Comparison {
+    /// Returns its sign, in queries as in SQL.
+    pub const fn sign(self) -> &'static str {
+        match self {
+            Self::Equal => "=",
+            Self::Less => "<",
+            Self::AtMost => "<=",
+            Self::More => ">",
+            Self::AtLeast => ">=",
+        }
+    }
+}
+
 /// What is compared with: what was written, in each way in which it can be read. A value is compared by the reading of its own type.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Literal {

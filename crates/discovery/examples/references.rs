@@ -1,27 +1,11 @@
 //! Prints the references of files as one store: `references [--concat DIMENSION] FILE…`. With `--each`, those of each file, in a line.
 
-use std::fs::File;
+mod disk;
+
 use std::io::{self, Write as _};
-use std::os::unix::fs::FileExt as _;
-use std::sync::Arc;
 
 use percale_discovery::formats;
 use percale_discovery::references::{MergeOptions, Part, References, merge};
-use percale_discovery::source::{self, Source};
-
-struct OnDisk(File, u64);
-
-impl Source for OnDisk {
-    fn size(&self) -> u64 {
-        self.1
-    }
-
-    fn read(&self, offset: u64, len: usize) -> io::Result<Vec<u8>> {
-        let mut bytes = vec![0; len];
-        self.0.read_exact_at(&mut bytes, offset)?;
-        Ok(bytes)
-    }
-}
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut out = io::stdout().lock();
@@ -54,8 +38,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 }
 
 fn read(path: &str) -> Result<References, Box<dyn std::error::Error>> {
-    let file = File::open(path)?;
-    let size = file.metadata()?.len();
-    let file = source::File::new(Arc::new(OnDisk(file, size)));
-    Ok(formats::references::read(&file)?.ok_or("it has no format of which there are references")?)
+    Ok(formats::references::read(&disk::open(path)?)?
+        .ok_or("it has no format of which there are references")?)
 }

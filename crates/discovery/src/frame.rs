@@ -1,7 +1,7 @@
 //! What a server and the process that reads headers say to each other: frames over two pipes.
 //!
-//! Each frame is a letter, a length of four bytes, the least significant first, and so many bytes. The server sends an [`Asked`] as
-//! `F`; the reader answers with `W` as often as it wants bytes ([`Range`]), each of which the server answers with `B` and the bytes;
+//! Each frame is a letter, a length of four bytes, the least significant first, and so many bytes. The server sends an [`Asked`], which
+//! file it is and what of it is wanted, as `F`; the reader answers with `W` as often as it wants bytes ([`Range`]), each of which the server answers with `B` and the bytes;
 //! and in the end with `D`, an [`Outcome`]. Where there are no bytes the server ends the process. The reader begins with `H`, a [`Hello`].
 
 use serde::{Deserialize, Serialize};

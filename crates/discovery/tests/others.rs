@@ -3,23 +3,18 @@
 
 #![allow(clippy::unwrap_used, reason = "a test says what it expects by failing")]
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use percale_discovery::formats;
 use percale_discovery::source::File;
+use percale_testkit::tools::python;
 
 /// Where Debian packages put the samples (scripts/bootstrap installs them).
 const SAMPLES: [&str; 4] =
     ["/usr/share/ferret-vis/data", "/usr/share/ncarg", "/usr/share/gmt-gshhg", "/usr/share/python-tables"];
-
-fn python() -> PathBuf {
-    let tools = std::env::var_os("PERCALE_TEST_TOOLS").map(PathBuf::from);
-    let tools = tools.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.tools"));
-    tools.canonicalize().unwrap_or(tools).join("venv/bin/python3")
-}
 
 /// Returns the folders with samples, or says that there are none.
 fn folders() -> Option<Vec<&'static str>> {

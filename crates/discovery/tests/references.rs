@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test says what it expects by failing")]
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,12 +10,7 @@ use std::time::{Duration, Instant};
 use percale_discovery::formats;
 use percale_discovery::references::{MergeOptions, Part, Reference, References, merge};
 use percale_discovery::source::File;
-
-fn python() -> PathBuf {
-    let tools = std::env::var_os("PERCALE_TEST_TOOLS").map(PathBuf::from);
-    let tools = tools.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.tools"));
-    tools.canonicalize().unwrap_or(tools).join("venv/bin/python3")
-}
+use percale_testkit::tools::python;
 
 fn has_python() -> bool {
     let imports = "import fsspec, h5py, netCDF4, xarray, zarr";

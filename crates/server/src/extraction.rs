@@ -51,7 +51,7 @@ struct State {
     mode: Option<ExtractionMode>,
     /// What its collections say.
     rules: Arc<SpaceRules>,
-    /// Up to which record of the journal at least.
+    /// Where the journal was when they were looked up.
     rules_at: Option<Position>,
     place: Option<ExtractionPlace>,
     tries: u32,
@@ -112,8 +112,20 @@ impl Extraction {
     }
 
     /// Learns when the objects of a space are read, ahead of the next look.
-    pub fn note(&self, space: &Space) {
-        self.state(space.id, |state| state.mode = space.home.is_none().then_some(space.extraction));
+    ///
+    /// # Errors
+    /// What the catalog answers.
+    pub async fn note(&self, catalog: &Catalog, space: &Space) -> Result<()> {
+        let is_known = self.state(space.id, |state| {
+            state.mode = space.home.is_none().then_some(space.extraction);
+            // Rules change with a record of the journal.
+            state.mode.is_none() || state.rules_at.replace(space.position) == Some(space.position)
+        });
+        if !is_known && let Err(error) = self.note_rules(catalog, space.id).await {
+            self.state(space.id, |state| state.rules_at = None);
+            return Err(error);
+        }
+        Ok(())
     }
 
     /// Learns the rules of a space's collections, likewise.
@@ -207,14 +219,7 @@ async fn round(app: &AppState) -> Result<(bool, bool)> {
     let extraction = &app.extraction;
     let (mut is_done, mut is_sync) = (true, false);
     for space in app.catalog.spaces(&system_caller()).await? {
-        extraction.note(&space);
-        if space.home.is_some() {
-            continue;
-        }
-        if extraction.state(space.id, |state| state.rules_at) != Some(space.position) {
-            extraction.note_rules(&app.catalog, space.id).await?;
-            extraction.state(space.id, |state| state.rules_at = Some(space.position));
-        }
+        extraction.note(&app.catalog, &space).await?;
         let (is_off, is_awaited) = extraction
             .state(space.id, |state| (state.is_off(), state.any(|mode| mode == ExtractionMode::Sync)));
         if is_off {
@@ -251,10 +256,10 @@ async fn page(app: &AppState, space: &Space, is_asked: bool) -> Result<bool> {
     let turn = extraction.state(space.id, |state| state.turn.clone());
     let _turn = turn.lock().await;
     let ToExtract { mut due, place, is_done } = app.catalog.to_extract(space.id, EXTRACTOR, PAGE).await?;
-    let rules = extraction.note_rules(&app.catalog, space.id).await?;
-    if !is_asked {
-        extraction.state(space.id, |state| due.retain(|version| !state.mode_of(&version.path).is_off()));
-    }
+    let rules = extraction.state(space.id, |state| {
+        due.retain(|version| is_asked || !state.mode_of(&version.path).is_off());
+        state.rules.clone()
+    });
     let is_last_try = extraction.state(space.id, |state| state.tries + 1 >= TRIES);
     let mut away = None;
     let mut headers = Vec::with_capacity(due.len());
@@ -342,6 +347,7 @@ pub async fn drain(app: &AppState, path: &ObjectPath) -> Result<()> {
     may_extract(app, path).await?;
     let name = path.space().ok_or_else(|| ApiError::invalid(format!("{path} is in no space")))?;
     let space = app.catalog.space(&system_caller(), &name).await?;
+    app.extraction.note(&app.catalog, &space).await?;
     while !page(app, &space, true).await? {}
     Ok(())
 }

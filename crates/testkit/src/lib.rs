@@ -9,6 +9,7 @@
 //! | [`postgres`] | a PostgreSQL server on loopback, a database for each test |
 //! | [`process`] | a site: the real binary serving on a port of its own, killed and started at will |
 //! | [`tmpfs`] | a small file system that fills up |
+//! | [`tools`] | what `scripts/bootstrap` installs for tests |
 //! | [`wait`] | waiting for a condition, with a deadline |
 //!
 //! Everything here panics when it cannot go on: the test has failed then.
@@ -19,6 +20,7 @@ pub mod link;
 pub mod postgres;
 pub mod process;
 pub mod tmpfs;
+pub mod tools;
 pub mod wait;
 
 pub use percale_samples as data;

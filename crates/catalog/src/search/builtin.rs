@@ -5,7 +5,7 @@ use percale_core::digest::Algorithm;
 use percale_core::query::{Builtin, Comparison, Literal, Test};
 
 use super::micros;
-use super::sql::{Builder, FALSE, TRUE, escaped, exists, like, sign};
+use super::sql::{Builder, FALSE, TRUE, escaped, exists, like};
 use crate::error::{Error, Result};
 
 impl Builder<'_> {
@@ -53,7 +53,7 @@ impl Builder<'_> {
         match test {
             Test::Exists => Ok(TRUE.into()),
             Test::Compare(comparison, value) => {
-                Ok(format!("{column} {} {}", sign(*comparison), self.param(value.text.to_lowercase())))
+                Ok(format!("{column} {} {}", comparison.sign(), self.param(value.text.to_lowercase())))
             }
             Test::Has(value) => Ok(format!("{column} = {}", self.param(value.text.to_lowercase()))),
             Test::Matches(pattern) => Ok(format!("{column} LIKE {} ESCAPE '\\'", self.param(like(pattern)))),
@@ -90,7 +90,7 @@ impl Builder<'_> {
                     Comparison::Equal | Comparison::AtMost | Comparison::More => number.floor(),
                     Comparison::Less | Comparison::AtLeast => number.ceil(),
                 };
-                Ok(format!("{column} {} {}", sign(*comparison), self.param(whole as i64)))
+                Ok(format!("{column} {} {}", comparison.sign(), self.param(whole as i64)))
             }
             Test::Has(value) => self.number(column, hint, &Test::Compare(Comparison::Equal, value.clone())),
             Test::Between(low, high) => {

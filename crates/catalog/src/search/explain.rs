@@ -38,7 +38,7 @@ impl Query for Explain {
         let spaces = visible(tx, caller).await?;
         check_names(tx, &spaces, condition).await?;
         let filters = split(condition)?;
-        let holders = holders(tx).await?;
+        let holders = holders(tx, &filters).await?;
         let mut planned = Vec::new();
         for space in spaces.iter().filter(|space| filters.may_hold_in(&space.row.space.name)) {
             let searched = Searched::new(caller, space, &filters, &holders, 1);

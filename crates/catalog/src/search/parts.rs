@@ -66,7 +66,7 @@ impl Query for Plan {
         check_names(tx, &spaces, condition).await?;
         check_fields(tx, &spaces, fields).await?;
         let filters = split(condition)?;
-        let holders = holders(tx).await?;
+        let holders = holders(tx, &filters).await?;
         let mut parts = Vec::new();
         for space in spaces.iter().filter(|space| filters.may_hold_in(&space.row.space.name)) {
             let id = space.row.space.id;

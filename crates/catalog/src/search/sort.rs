@@ -118,7 +118,7 @@ impl Query for First {
             return Ok(Vec::new());
         };
         let filters = split(condition)?;
-        let holders = holders(tx).await?;
+        let holders = holders(tx, &filters).await?;
         let mut found = Vec::new();
         let mut searched = Searched::new(caller, space, &filters, &holders, part.after);
         while let Some(members) = searched.members(tx, part).await? {
@@ -150,7 +150,7 @@ impl Query for Fetch {
     async fn run<T: Tx>(&self, tx: &T) -> Result<Vec<Listed>> {
         let Self { caller, first } = self;
         let filters = split(&Condition::All(Vec::new()))?;
-        let holders = holders(tx).await?;
+        let holders = holders(tx, &filters).await?;
         let mut found: HashMap<(SpaceId, u64), Listed> = HashMap::new();
         for space in &visible(tx, caller).await? {
             let id = space.row.space.id;

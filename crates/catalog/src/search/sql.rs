@@ -206,16 +206,6 @@ fn joined(parts: &[String], word: &str, none: &str) -> String {
     }
 }
 
-pub(super) fn sign(comparison: Comparison) -> &'static str {
-    match comparison {
-        Comparison::Equal => "=",
-        Comparison::Less => "<",
-        Comparison::AtMost => "<=",
-        Comparison::More => ">",
-        Comparison::AtLeast => ">=",
-    }
-}
-
 /// Tests that there is a row. SQLite would make a join of an EXISTS, and begin with whatever it takes for the smaller table; this is
 /// looked up for each entry.
 pub(super) fn exists(from: &str) -> String {
@@ -440,7 +430,7 @@ impl<'b> Builder<'b> {
 
     /// The last way is that of text, if there is one.
     fn compared(&mut self, comparison: Comparison, value: &Literal) -> Vec<Way> {
-        let sign = sign(comparison);
+        let sign = comparison.sign();
         let mut parts = Vec::new();
         if let Some(number) = value.number.and_then(order_of) {
             let number = self.param(number);

@@ -11,7 +11,7 @@ use percale_core::query::{Builtin, Condition, Field};
 
 use super::parts::{Part, Plan};
 use super::sql::{BY_ENTRY, Builder, Members, both, split};
-use super::{Searched, holders, visible};
+use super::{Searched, all_holders, visible};
 use crate::catalog::Catalog;
 use crate::engine::{Query, Sql, Tx, Value};
 use crate::error::{Error, Result};
@@ -118,7 +118,8 @@ impl Query for Count {
             return Ok(counted);
         };
         let filters = split(condition)?;
-        let holders = holders(tx).await?;
+        // Of facets, too.
+        let holders = all_holders(tx).await?;
         let mut searched = Searched::new(caller, space, &filters, &holders, part.after);
         while let Some(members) = searched.members(tx, part).await? {
             let mut builder = Builder::new(&holders, &space.row.space.name);

@@ -17,7 +17,7 @@ use super::task;
 use crate::address::{FabricPath, show};
 use crate::context::Context;
 use crate::failure::{Failure, Result};
-use crate::listed::listed;
+use crate::listed::{listed, resolve};
 use crate::output::Lines;
 use crate::wildcards::expand;
 
@@ -296,9 +296,7 @@ async fn change(named: Named, change: AttributeChange, context: &Context) -> Res
     if paths.is_empty() && listed.is_empty() {
         return Ok(());
     }
-    let client = context.client_for([&paths[..], &listed[..]].concat().as_slice())?;
-    let mut paths = expand(&client, paths).await?;
-    paths.extend(listed);
+    let (client, paths) = resolve(paths, listed, context).await?;
     let (client, change) = (&client, &change);
     let changed = stream::iter(paths)
         .map(|path| async move { client.change_attributes(&path.path, change).await.map(|_| path) })

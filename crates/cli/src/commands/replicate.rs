@@ -13,8 +13,7 @@ use super::task::Terms;
 use crate::address::FabricPath;
 use crate::context::Context;
 use crate::failure::{Failure, Result};
-use crate::listed::listed;
-use crate::wildcards::expand;
+use crate::listed::{listed, resolve};
 
 /// `percale replicate`
 #[derive(Debug, Args)]
@@ -108,9 +107,7 @@ async fn wanted(
     context: &Context,
 ) -> Result<(Client, Vec<FabricPath>)> {
     let listed = file.map_or_else(|| Ok(Vec::new()), listed)?;
-    let client = context.client_for([&paths[..], &listed[..]].concat().as_slice())?;
-    let mut paths = context.interruptible(expand(&client, paths)).await??;
-    paths.extend(listed);
+    let (client, paths) = resolve(paths, listed, context).await?;
     match paths.iter().find(|path| path.path.is_root()) {
         Some(path) => {
             let failure = Failure::usage(format!("{path} is in no space"));

@@ -1,15 +1,10 @@
 //! Files that a search finds, opened as one array through the site.
 
-use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::lab::{Lab, Ran, finished};
+use percale_testkit::tools::python;
 
-fn python() -> PathBuf {
-    let tools = std::env::var_os("PERCALE_TEST_TOOLS").map(PathBuf::from);
-    let tools = tools.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.tools"));
-    tools.canonicalize().unwrap_or(tools).join("venv/bin/python3")
-}
+use crate::lab::{Lab, Ran, finished};
 
 /// Makes files whose order by name is not that of time: of NetCDF-4 packed, of NetCDF-3 with records, and some that fit nothing.
 const MAKE: &str = r#"

@@ -1,8 +1,10 @@
 //! Programs that people use, which know nothing of a mount. One that is not installed is left out, aloud.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
+
+use percale_testkit::tools::python;
 
 use crate::mounted::{Mounted, run, site, soon, to_mount};
 
@@ -119,10 +121,7 @@ fn scientific_files_are_made_and_read() {
     let Some((site, folder)) = to_mount(site) else { return };
     let mount = Mounted::start(&site, folder.path(), &[]);
     let root = mount.root();
-    let tools = std::env::var_os("PERCALE_TEST_TOOLS").map(PathBuf::from);
-    let tools = tools.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.tools"));
-    let python = tools.canonicalize().unwrap_or(tools).join("venv/bin/python3");
-    match run_in(&root, python, &["-c", ARRAYS]) {
+    match run_in(&root, python(), &["-c", ARRAYS]) {
         Some(said) => assert!(said.ends_with("right\n"), "{said}"),
         None => return,
     }

@@ -25,14 +25,7 @@ fn show(condition: &Condition) -> String {
                 |value: &Option<Literal>| value.as_ref().map(|value| value.text.clone()).unwrap_or_default();
             match test {
                 Test::Compare(comparison, value) => {
-                    let sign = match comparison {
-                        Comparison::Equal => "=",
-                        Comparison::Less => "<",
-                        Comparison::AtMost => "<=",
-                        Comparison::More => ">",
-                        Comparison::AtLeast => ">=",
-                    };
-                    format!("{field}{sign}{}", value.text)
+                    format!("{field}{}{}", comparison.sign(), value.text)
                 }
                 Test::Between(low, high) => format!("{field}:{}..{}", bound(low), bound(high)),
                 Test::Has(value) => format!("{field}:{}", value.text),

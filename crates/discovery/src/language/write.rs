@@ -1,6 +1,6 @@
 //! Conditions, written such that they are read as what they are.
 
-use percale_core::query::{Comparison, Condition, Field, Literal, Test};
+use percale_core::query::{Condition, Field, Literal, Test};
 
 use super::{is_key, is_word};
 
@@ -39,7 +39,7 @@ fn name(field: &Field) -> String {
 
 fn clause(field: &str, test: &Test) -> String {
     match test {
-        Test::Compare(comparison, value) => format!("{field}{}{}", sign(*comparison), literal(value)),
+        Test::Compare(comparison, value) => format!("{field}{}{}", comparison.sign(), literal(value)),
         Test::Between(low, high) => {
             let bound = |value: &Option<Literal>| value.as_ref().map_or_else(|| "*".to_owned(), literal);
             format!("{field}:[{} TO {}]", bound(low), bound(high))
@@ -50,16 +50,6 @@ fn clause(field: &str, test: &Test) -> String {
             format!("{field} LIKE {}", quoted(&like))
         }
         Test::Exists => format!("{field}:*"),
-    }
-}
-
-const fn sign(comparison: Comparison) -> &'static str {
-    match comparison {
-        Comparison::Equal => "=",
-        Comparison::Less => "<",
-        Comparison::AtMost => "<=",
-        Comparison::More => ">",
-        Comparison::AtLeast => ">=",
     }
 }
 

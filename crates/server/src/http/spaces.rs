@@ -178,7 +178,7 @@ async fn change_space(
         ..Default::default()
     };
     let space = app.catalog.update_space(&caller, &name, change).await?;
-    app.extraction.note(&space);
+    app.extraction.note(&app.catalog, &space).await?;
     app.stores.forget_space(&name);
     Ok((position_header(space.position), Json(describe(&app, space, &stores))).into_response())
 }

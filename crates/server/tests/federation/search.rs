@@ -65,6 +65,16 @@ async fn each_site_finds_what_was_said_at_another() {
         assert_eq!(found(&bob, "").await, Vec::<String>::new(), "bob may read nothing");
         alice.get(&query("instrumnt=modis")).await.expect_problem_at("invalid_request", site.name);
     }
+    // Who said it, and when, is told by any of them.
+    for site in [&alps, &baltic, &coast] {
+        let alice = site.user("alice").await;
+        let history = alice.get("/v1/history/climate/b.nc").await.expect(200);
+        let [event] = &history["items"].as_array().unwrap()[..] else { panic!("{}: {history}", site.name) };
+        assert_eq!(event["set"], json!({"draft": [{"bool": true}], "level": [{"float": 850.5}]}));
+        assert!(event["actor"].as_str().unwrap().contains("alice"), "{history}");
+        let bob = site.user("bob").await;
+        bob.get("/v1/history/climate/b.nc").await.expect_problem_at("not_found", site.name);
+    }
     // What is said otherwise is found otherwise, everywhere.
     say(&here, "/climate/c.txt", json!({"instrument": [{"text": "VIIRS"}]})).await;
     say(&here, "/climate/a.nc", json!({"instrument": []})).await;

@@ -6,10 +6,10 @@
 #[path = "../common/mod.rs"]
 mod common;
 
-use std::path::PathBuf;
 use std::process::Command;
 
 use common::Server;
+use percale_testkit::tools::python_tool;
 
 /// Requests of each kind for each endpoint and parameter.
 const EXAMPLES: &str = "12";
@@ -20,9 +20,7 @@ async fn no_request_makes_the_server_fail() {
         eprintln!("SKIPPED: no_request_makes_the_server_fail, as PERCALE_SKIP_SCHEMATHESIS asks");
         return;
     }
-    let tools = std::env::var_os("PERCALE_TEST_TOOLS")
-        .map_or_else(|| PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../.tools")), PathBuf::from);
-    let program = tools.join("venv/bin/schemathesis");
+    let program = python_tool("schemathesis");
     assert!(program.exists(), "{} is not there: `scripts/bootstrap test` installs it", program.display());
 
     let server = Server::with_space().await;

@@ -1,0 +1,16 @@
+//! What `scripts/bootstrap` installs for tests.
+
+use std::path::{Path, PathBuf};
+
+/// Returns a program of the Python environment, whether it is there or not: what `scripts/bootstrap test` installs, in `.tools` or where
+/// `PERCALE_TEST_TOOLS` says.
+pub fn python_tool(name: &str) -> PathBuf {
+    let tools = std::env::var_os("PERCALE_TEST_TOOLS").map(PathBuf::from);
+    let tools = tools.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.tools"));
+    tools.canonicalize().unwrap_or(tools).join("venv/bin").join(name)
+}
+
+/// Returns the Python that has the libraries which tests compare with.
+pub fn python() -> PathBuf {
+    python_tool("python3")
+}
