@@ -54,6 +54,13 @@ pub struct Staged {
     pub condition: Condition,
 }
 
+impl Staged {
+    /// Returns where it lies in the store once it is published: under the object's own path, unless something else does.
+    pub fn key(&self) -> &str {
+        self.place.key.as_deref().unwrap_or(self.path.as_str().trim_start_matches('/'))
+    }
+}
+
 /// A name in a collection.
 pub type Name = (NodeId, Box<str>);
 
@@ -74,16 +81,25 @@ struct Waiting {
     change: Change,
     /// The names that mean something else by it.
     names: Vec<Name>,
+    /// Whether the site may have made it, as far as is known.
+    is_sent: bool,
     answer: Option<Answer>,
 }
 
 #[derive(Debug, Default)]
 struct Queue {
     waiting: VecDeque<Waiting>,
-    /// How many are on their way at present.
-    sent: usize,
     /// The number of the last one that was added, and up to which all are done.
     last: u64,
+    /// How often the first ones could not be made, and why they could not the last time.
+    refused: (u64, Option<ErrorCode>),
+}
+
+impl Queue {
+    /// Tells whether all changes up to a number are done.
+    fn is_done(&self, number: u64) -> bool {
+        self.waiting.front().is_none_or(|first| first.number > number)
+    }
 }
 
 /// The changes that wait.
@@ -103,18 +119,17 @@ impl Changes {
         let mut queue = self.queue();
         queue.last += 1;
         let number = queue.last;
-        queue.waiting.push_back(Waiting { number, change, names, answer });
+        queue.waiting.push_back(Waiting { number, change, names, is_sent: false, answer });
         drop(queue);
         self.added.notify_one();
         number
     }
 
-    /// Takes a change out of the queue, if it is not on its way yet. Returns the names that it was about.
+    /// Takes a change out of the queue, unless the site may have made it. Returns the names that it was about.
     fn take(&self, number: u64) -> Option<Vec<Name>> {
         let mut queue = self.queue();
-        let sent = queue.sent;
-        let at = queue.waiting.iter().position(|waiting| waiting.number == number);
-        let taken = queue.waiting.remove(at.filter(|at| *at >= sent)?)?;
+        let at = queue.waiting.iter().position(|waiting| waiting.number == number && !waiting.is_sent)?;
+        let taken = queue.waiting.remove(at)?;
         drop(queue);
         self.done.notify_waiters();
         Some(taken.names)
@@ -134,13 +149,32 @@ impl Changes {
     pub async fn until_done(&self, number: Option<u64>) {
         let last = number.unwrap_or(u64::MAX);
         let last = last.min(self.queue().last);
+        self.until(|queue| queue.is_done(last).then_some(())).await;
+    }
+
+    /// Waits until a change is done.
+    ///
+    /// # Errors
+    /// Why the changes that are first in the queue cannot be made for now, as when the site is away.
+    pub async fn until_done_or_refused(&self, number: u64) -> Result<(), ErrorCode> {
+        let (before, _) = self.queue().refused;
+        let ended = self.until(|queue| match queue.refused {
+            _ if queue.is_done(number) => Some(Ok(())),
+            (count, Some(why)) if count != before => Some(Err(why)),
+            _ => None,
+        });
+        ended.await
+    }
+
+    /// Waits until the queue is as wanted.
+    async fn until<T>(&self, wanted: impl Fn(&Queue) -> Option<T>) -> T {
         loop {
             let done = self.done.notified();
             tokio::pin!(done);
             // From here on it hears of the end, so none can fall between the look and the wait.
             done.as_mut().enable();
-            if self.queue().waiting.front().is_none_or(|first| first.number > last) {
-                return;
+            if let Some(found) = wanted(&self.queue()) {
+                return found;
             }
             done.await;
         }
@@ -277,8 +311,12 @@ pub async fn publish(shared: Arc<Shared>) {
         let batch: Vec<Change> = {
             let mut queue = changes.queue();
             let count = batch_len(&queue.waiting);
-            queue.sent = count;
-            queue.waiting.iter().take(count).map(|waiting| waiting.change.clone()).collect()
+            let sent = queue.waiting.iter_mut().take(count);
+            sent.map(|waiting| {
+                waiting.is_sent = true;
+                waiting.change.clone()
+            })
+            .collect()
         };
         if batch.is_empty() {
             changes.added.notified().await;
@@ -291,20 +329,21 @@ pub async fn publish(shared: Arc<Shared>) {
             let mut queue = changes.queue();
             let mut rest = VecDeque::new();
             for outcome in outcomes {
-                let Some(waiting) = queue.waiting.pop_front() else { break };
+                let Some(mut waiting) = queue.waiting.pop_front() else { break };
                 match outcome {
                     Err(refused) if may_pass(&shared, &waiting.change, &refused) => {
                         // One that waits for another, which was overtaken by a removal, is made by the next request.
-                        if !again && pause > FIRST_PAUSE {
+                        if !again && (pause > FIRST_PAUSE || may_be_made(refused.code)) {
                             tracing::warn!(code = %refused.code, error = refused.detail, "a change cannot be published yet");
+                            queue.refused = (queue.refused.0 + 1, Some(refused.code));
                         }
                         again = true;
+                        waiting.is_sent = may_be_made(refused.code);
                         rest.push_back(waiting);
                     }
                     outcome => ended.push((waiting, outcome)),
                 }
             }
-            queue.sent = 0;
             while let Some(waiting) = rest.pop_back() {
                 queue.waiting.push_front(waiting);
             }
@@ -331,6 +370,12 @@ fn may_pass(shared: &Shared, change: &Change, refused: &Refused) -> bool {
     };
     let is_over = is_gone && refused.code == ErrorCode::VersionChanged;
     refused.is_retryable && !is_over && shared.session.lost().is_none()
+}
+
+/// Tells whether a change that was answered so may have been made all the same.
+fn may_be_made(code: ErrorCode) -> bool {
+    use ErrorCode::{CatalogUnavailable, Internal, SiteUnavailable, Timeout};
+    matches!(code, SiteUnavailable | Timeout | CatalogUnavailable | Internal)
 }
 
 /// Returns how many changes go into the next request: as many as it may have, but a file of the spool goes alone.
@@ -422,7 +467,7 @@ async fn upload(shared: &Shared, staged: &Staged) -> Result<MountDone, Refused> 
 
 /// Takes over what became of a change.
 fn end(shared: &Shared, waiting: Waiting, outcome: Result<MountDone, Refused>) {
-    let Waiting { number, change, names, answer } = waiting;
+    let Waiting { number, change, names, answer, .. } = waiting;
     let mut forget = None;
     {
         let mut state = shared.state();
@@ -466,8 +511,7 @@ fn end(shared: &Shared, waiting: Waiting, outcome: Result<MountDone, Refused>) {
 
 fn published(shared: &Shared, number: u64, staged: &Staged, done: &MountDone) {
     shared.log.done(&staged.place.token);
-    // The bytes lie under the object's own path, unless something else does.
-    let key = staged.place.key.as_deref().unwrap_or(staged.path.as_str().trim_start_matches('/'));
+    let key = staged.key();
     let copy = staged.place.store.and_then(|store| {
         let stat = shared.session.stat_copy(store, key).ok()?;
         (stat.stx_ino == staged.inode).then(|| LocalCopy { store, key: key.into() })
@@ -480,13 +524,16 @@ fn published(shared: &Shared, number: u64, staged: &Staged, done: &MountDone) {
         state.names.published(staged.node, entry);
     }
     if let Some(object) = state.names.object_mut(staged.node) {
-        if object.work.as_ref().is_some_and(|work| work.publishing == Some(number)) {
-            object.work = None;
+        let mut mtime = staged.mtime;
+        object.sent.take_if(|sent| sent.is_published_by(number));
+        if let Some(work) = object.work.take_if(|work| work.is_published_by(number)) {
+            // What a program said of it meanwhile comes after it.
+            mtime = work.publishing.map_or(mtime, |publishing| publishing.staged.mtime);
         }
         if let Some(version) = done.version {
             let is_newest = crate::names::is_older(object.content.as_ref(), version);
             if is_newest {
-                let (size, mtime, mode) = (staged.size, staged.mtime, Some(staged.mode));
+                let (size, mode) = (staged.size, Some(staged.mode));
                 let root = done.root;
                 object.content = Some(Content { version, size, root, mtime, mode, digests: Vec::new() });
                 object.copy = copy;
@@ -502,6 +549,20 @@ fn published(shared: &Shared, number: u64, staged: &Staged, done: &MountDone) {
 fn failed(shared: &Shared, number: u64, staged: &Staged, refused: &Refused) {
     let path = &staged.path;
     let mut state = shared.state();
+    if let Some(object) = state.names.object_mut(staged.node) {
+        object.sent.take_if(|sent| sent.is_published_by(number));
+        if object.work.as_ref().is_none_or(|work| work.place.token != staged.place.token) {
+            tracing::debug!(%path, code = %refused.code, error = refused.detail, "what was written again since was not published");
+            shared.session.discard(&staged.place);
+            shared.log.done(&staged.place.token);
+            state.names.drop_unused(staged.node);
+            return;
+        }
+    }
+    if state.names.get(staged.node).is_none() {
+        shared.session.discard(&staged.place);
+        shared.log.done(&staged.place.token);
+    }
     if state.names.get(staged.node).is_none_or(|node| !node.is_linked) {
         // It was removed meanwhile.
         tracing::debug!(%path, code = %refused.code, error = refused.detail, "what was removed was not published");
@@ -528,7 +589,7 @@ fn failed(shared: &Shared, number: u64, staged: &Staged, refused: &Refused) {
         "what a program wrote cannot be published; it is only on this host until it is written again or removed"
     );
     if let Some(work) = state.names.object_mut(staged.node).and_then(|object| object.work.as_mut())
-        && work.publishing == Some(number)
+        && work.is_published_by(number)
     {
         work.publishing = None;
         work.is_dirty = true;

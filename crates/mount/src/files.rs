@@ -21,7 +21,7 @@ use crate::changes::{Change, Staged};
 use crate::error::{from_io, from_rustix};
 use crate::log::Left;
 use crate::names::{NodeId, What};
-use crate::object::{LocalCopy, Object, Open, Work};
+use crate::object::{LocalCopy, Object, Open, Publishing, Work};
 use crate::remote::RemoteFile;
 use crate::session::{Place, on_disk};
 use crate::state::{Shared, State, modified};
@@ -245,12 +245,8 @@ impl Shared {
     ) -> Result<Opened, Obstacle> {
         let object = state.names.object(node).ok_or(Errno::EISDIR)?;
         if let Some(work) = &object.work {
-            return match (self.session.open_written(&work.place), work.publishing) {
-                (Ok(file), _) => Ok(self.hand_out(state, node, (file, false), register)),
-                // It has its place already, and where that is comes with the answer.
-                (Err(rustix::io::Errno::NOENT), Some(number)) => Err(Obstacle::Publishing(number)),
-                (Err(errno), _) => Err(from_rustix(errno).into()),
-            };
+            let file = self.open_work(work)?;
+            return Ok(self.hand_out(state, node, (file, false), register));
         }
         let object = state.names.object(node).ok_or(Errno::EISDIR)?;
         if let Some(file) = self.open_here(object) {
@@ -310,14 +306,11 @@ impl Shared {
         let parent = state.names.get(node).ok_or(Errno::ENOENT)?.parent;
         self.may_change(state, parent)?;
         let object = state.names.object_mut(node).ok_or(Errno::EISDIR)?;
-        if let Some(number) = object.work.as_ref().and_then(|work| work.publishing)
-            && !self.take_back(state, number)
-        {
-            return Err(Obstacle::Publishing(number));
+        if object.publishing().is_some() && !self.recall(state, node) {
+            return self.write_again(state, node, is_truncated);
         }
         let object = state.names.object_mut(node).ok_or(Errno::EISDIR)?;
         if let Some(work) = &mut object.work {
-            work.is_dirty |= work.publishing.take().is_some();
             let file = self.session.open_written(&work.place).map_err(from_rustix)?;
             if is_truncated {
                 file.set_len(0).map_err(|error| from_io(&error))?;
@@ -345,15 +338,88 @@ impl Shared {
             true => None,
             false => Some(self.open_here(object).ok_or(Obstacle::Elsewhere)?),
         };
-        let mode = object.mode.unwrap_or(FileMode::DEFAULT);
+        let is_changed = is_truncated && object.size() > 0;
+        Ok(self.stage_from(state, node, before.as_ref(), is_changed)?)
+    }
+
+    /// Begins to write a file again whose last writing is on its way to the site, which may have made a version of it: what comes of
+    /// it now is the next one.
+    fn write_again(&self, state: &mut State, node: NodeId, is_truncated: bool) -> Result<File, Obstacle> {
+        let object = state.names.object_mut(node).ok_or(Errno::EISDIR)?;
+        let publishing = object.publishing().ok_or(Errno::ESTALE)?;
+        let (number, size) = (publishing.number, publishing.staged.size);
+        let is_open = object.is_open();
+        let sent = object.work.take().ok_or(Errno::ESTALE)?;
+        let begun = if sent.place.is_the_copy() {
+            let begun = self.write_in_place(state, node, is_truncated);
+            begun.and_then(|file| file.ok_or(Obstacle::Publishing(number)))
+        } else if is_open {
+            // Whoever has it open goes on with what it was, and the kernel allows one file for each node.
+            Err(Obstacle::Publishing(number))
+        } else if is_truncated || size == 0 {
+            self.stage_from(state, node, None, is_truncated && size > 0).map_err(Obstacle::No)
+        } else {
+            let before = self.open_work(&sent);
+            before.and_then(|before| Ok(self.stage_from(state, node, Some(&before), false)?))
+        };
+        if let Some(object) = state.names.object_mut(node) {
+            match begun {
+                Ok(_) => object.sent = Some(Box::new(sent)),
+                Err(_) => object.work = Some(sent),
+            }
+        }
+        begun
+    }
+
+    /// Opens a file that was written, to be read; one that is being published may have its place already.
+    fn open_work(&self, work: &Work) -> Result<File, Obstacle> {
+        let error = match self.session.open_written(&work.place) {
+            Ok(file) => return Ok(file),
+            Err(error) => error,
+        };
+        let Some(Publishing { number, staged }) = work.publishing.as_deref() else {
+            return Err(from_rustix(error).into());
+        };
+        let placed = staged.place.store.and_then(|store| self.session.open_copy(store, staged.key()).ok());
+        // Else it is under another key, which comes with the answer.
+        let placed = placed.filter(|file| file.metadata().is_ok_and(|meta| meta.ino() == staged.inode));
+        placed.ok_or(Obstacle::Publishing(*number))
+    }
+
+    /// Takes back what waits to be published of a file, which is then to be published again. Tells whether it was still waiting.
+    pub fn recall(&self, state: &mut State, node: NodeId) -> bool {
+        let Some(number) = state.names.object(node).and_then(|object| Some(object.publishing()?.number))
+        else {
+            return false;
+        };
+        if !self.take_back(state, number) {
+            return false;
+        }
+        if let Some(work) = state.names.object_mut(node).and_then(|object| object.work.as_mut()) {
+            work.publishing = None;
+            work.is_dirty = true;
+        }
+        true
+    }
+
+    /// Stages a file with the bytes of another, and notes that it is written.
+    fn stage_from(
+        &self,
+        state: &mut State,
+        node: NodeId,
+        before: Option<&File>,
+        is_changed: bool,
+    ) -> Result<File, Errno> {
+        let mode = state.names.object(node).ok_or(Errno::EISDIR)?.mode.unwrap_or(FileMode::DEFAULT);
         let (file, mut work) = self.stage(mode)?;
         if let Some(before) = before
-            && let Err(error) = copy(&before, &file)
+            && let Err(error) = copy(before, &file)
         {
             self.session.discard(&work.place);
-            return Err(Obstacle::No(from_io(&error)));
+            return Err(from_io(&error));
         }
-        self.begin_work(state, node, &mut work, is_truncated);
+        work.is_dirty = is_changed;
+        self.begin_work(state, node, work);
         Ok(file)
     }
 
@@ -388,23 +454,19 @@ impl Shared {
         let mark = Change::Name(MountChange::Writing { path, store: id });
         work.mark = Some(self.submit(state, mark, Vec::new()));
         work.begun = begun.as_ref().map(looks);
-        let object = state.names.object_mut(node).ok_or(Errno::EISDIR)?;
-        work.base = object.content.as_ref().map(|content| content.version);
-        object.work = Some(work);
+        state.names.object_mut(node).ok_or(Errno::EISDIR)?.work = Some(work);
         Ok(Some(file))
     }
 
     /// Notes a staged file that has the content of the version.
-    fn begin_work(&self, state: &mut State, node: NodeId, work: &mut Work, is_truncated: bool) {
+    fn begin_work(&self, state: &mut State, node: NodeId, mut work: Work) {
         let stat = self.session.stat_written(&work.place).ok();
         work.begun = stat.as_ref().map(looks);
         if let Some(path) = self.path(state, node) {
             self.note(&work.place, &path);
         }
         if let Some(object) = state.names.object_mut(node) {
-            work.is_dirty = is_truncated && object.size() > 0;
-            work.base = object.content.as_ref().map(|content| content.version);
-            object.work = Some(work.clone());
+            object.work = Some(work);
         }
     }
 
@@ -424,7 +486,7 @@ impl Shared {
         };
         let version = content.version;
         let remote = self.remote.open(space, path, content.clone());
-        let (file, mut work) = self.stage(mode)?;
+        let (file, work) = self.stage(mode)?;
         let brought = self.copy_from(&remote, &content, &file).await;
         let mut state = self.state();
         let object = state.names.object(node);
@@ -435,7 +497,7 @@ impl Shared {
             self.session.discard(&work.place);
             return brought;
         }
-        self.begin_work(&mut state, node, &mut work, false);
+        self.begin_work(&mut state, node, work);
         Ok(())
     }
 
@@ -484,7 +546,7 @@ impl Shared {
         let (is_linked, parent, name) = (node.is_linked, node.parent, node.name.clone());
         let path = self.path(state, id);
         let Some(object) = state.names.object_mut(id) else { return };
-        let is_new = object.content.is_none();
+        let is_new = object.content.is_none() && object.sent.is_none();
         let is_open = !matches!(object.open, Open::No);
         let mode = object.mode;
         let Some(work) = &mut object.work else { return };
@@ -503,7 +565,10 @@ impl Shared {
             if !is_open {
                 self.session.discard(&work.place);
                 self.log.done(&work.place.token);
-                state.names.object_mut(id).into_iter().for_each(|object| object.work = None);
+                // If it was opened again and nothing was written, what is on its way is what it is.
+                state.names.object_mut(id).into_iter().for_each(|object| {
+                    object.work = object.sent.take().map(|sent| *sent);
+                });
             }
             return;
         };
@@ -517,10 +582,9 @@ impl Shared {
             mode: mode.unwrap_or(FileMode::of(stat.stx_mode.into())),
             condition: if work.is_exclusive { Condition::New } else { Condition::Any },
         };
-        let number = self.submit(state, Change::Publish(staged), vec![(parent, name)]);
+        let number = self.submit(state, Change::Publish(staged.clone()), vec![(parent, name)]);
         if let Some(work) = state.names.object_mut(id).and_then(|object| object.work.as_mut()) {
-            work.publishing = Some(number);
-            work.published_as = Some((stat.stx_size, modified(&stat)));
+            work.publishing = Some(Box::new(Publishing { number, staged }));
         }
         self.touch(state, parent);
     }
@@ -536,9 +600,14 @@ impl Shared {
         times: &rustix::fs::Timestamps,
     ) -> Result<(), Obstacle> {
         let object = state.names.object(node).ok_or(Errno::EISDIR)?;
-        if object.work.is_none() && !self.is_native(object) {
-            let mtime = Some(instant(&times.last_modification));
-            return Ok(self.say(state, node, Attributes { mtime, mode: None })?);
+        let is_sent = object.publishing().is_some() && !self.recall(state, node);
+        let object = state.names.object_mut(node).ok_or(Errno::EISDIR)?;
+        if (object.work.is_none() || is_sent) && !self.is_native(object) {
+            let mtime = instant(&times.last_modification);
+            if let Some(publishing) = object.work.as_mut().and_then(|work| work.publishing.as_mut()) {
+                publishing.staged.mtime = mtime;
+            }
+            return Ok(self.say(state, node, Attributes { mtime: Some(mtime), mode: None })?);
         }
         let file = self.to_work(state, node, false)?;
         rustix::fs::futimens(&file, times).map_err(from_rustix)?;
@@ -635,8 +704,8 @@ impl Shared {
 
     /// Forgets what a file without a name has staged, unless programs still have it open.
     pub fn drop_work(&self, state: &mut State, id: NodeId) {
-        let publishing = state.names.object(id).and_then(|object| object.work.as_ref()?.publishing);
-        if publishing.is_some_and(|number| !self.take_back(state, number)) {
+        let is_publishing = state.names.object(id).is_some_and(|object| object.publishing().is_some());
+        if is_publishing && !self.recall(state, id) {
             return;
         }
         let Some(object) = state.names.object_mut(id) else { return };

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use percale_api::entries::{Attributes, Content};
 use percale_api::tasks::Event;
+use percale_client::{Client, Retry, RetryPolicy};
 use percale_core::ids::{EntryId, StoreId, VersionId};
 use percale_core::state::ReplicaState;
 use percale_core::tree::RootHash;
@@ -18,6 +19,8 @@ use crate::state::{Shared, State};
 
 /// How long it takes until a journal that cannot be followed is tried again.
 const PAUSE: Duration = Duration::from_secs(1);
+/// For how long one that broke off is taken up again before the kernel is told to believe less.
+const TAKEN_UP: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Deserialize)]
 struct Created {
@@ -74,17 +77,34 @@ struct Items<T> {
 
 /// Follows the journal of a space from a position on, until the mount ends.
 pub async fn follow(shared: Arc<Shared>, number: SpaceNumber, mut since: Option<Position>) {
+    let mut policy = RetryPolicy::default();
+    policy.give_up_after = TAKEN_UP;
+    let client = shared.session.client.with_retry(policy);
+    let mut is_told = false;
     loop {
-        if let Err(error) = follow_once(&shared, number, since.take()).await {
-            tracing::warn!(%error, "cannot follow a space; what is known of it is asked for anew");
+        let ended = follow_once(&shared, &client, number, since.take()).await;
+        is_told &= !set_followed(&shared, number, false);
+        match ended {
+            // The site is away: what is known is all that there is, and is doubted when the site is there again.
+            Err(error) if error.retry() != Retry::Permanent => {
+                if !is_told {
+                    tracing::warn!(%error, "cannot follow a space; what is known of it is believed until the site is back");
+                }
+                is_told = true;
+            }
+            Err(error) => {
+                tracing::warn!(%error, "cannot follow a space; what is known of it is asked for anew");
+                doubt(&shared, number);
+            }
+            Ok(()) => doubt(&shared, number),
         }
-        doubt(&shared, number, false);
         tokio::time::sleep(PAUSE).await;
     }
 }
 
 async fn follow_once(
     shared: &Shared,
+    client: &Client,
     number: SpaceNumber,
     since: Option<Position>,
 ) -> percale_client::Result<()> {
@@ -93,14 +113,13 @@ async fn follow_once(
     };
     let from = match since {
         Some(since) => since.to_string(),
-        None => shared.session.client.space(&name).await?.position,
+        None => client.space(&name).await?.position,
     };
-    let mut events = shared.session.client.events(&name, Some(from)).await?;
+    let mut events = client.events(&name, Some(from)).await?;
+    set_followed(shared, number, true);
     if since.is_none() {
         // What was listed since the journal broke off may be older than where it is followed from.
-        doubt(shared, number, true);
-    } else if let Some(space) = shared.state().spaces.get_mut(usize::from(number.0)) {
-        space.is_followed = true;
+        doubt(shared, number);
     }
     while let Some(event) = events.next().await? {
         apply(shared, number, &event);
@@ -108,13 +127,16 @@ async fn follow_once(
     Ok(())
 }
 
-/// Doubts what is known of a space, since something may have been missed.
-fn doubt(shared: &Shared, number: SpaceNumber, is_followed: bool) {
+/// Notes whether the journal of a space is followed. Tells whether it was before.
+fn set_followed(shared: &Shared, number: SpaceNumber, is_followed: bool) -> bool {
     let mut state = shared.state();
-    if let Some(space) = state.spaces.get_mut(usize::from(number.0)) {
-        space.is_followed = is_followed;
-    }
-    doubt_all(shared, &mut state, number);
+    let space = state.spaces.get_mut(usize::from(number.0));
+    space.is_some_and(|space| std::mem::replace(&mut space.is_followed, is_followed))
+}
+
+/// Doubts what is known of a space, since something may have been missed.
+fn doubt(shared: &Shared, number: SpaceNumber) {
+    doubt_all(shared, &mut shared.state(), number);
 }
 
 fn doubt_all(shared: &Shared, state: &mut State, number: SpaceNumber) {

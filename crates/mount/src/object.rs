@@ -5,9 +5,9 @@ use std::time::SystemTime;
 
 use fuser::BackingId;
 use percale_api::entries::Content;
-use percale_core::ids::VersionId;
 use percale_core::{FileMode, Timestamp};
 
+use crate::changes::Staged;
 use crate::session::{Place, StoreNumber};
 
 /// A file.
@@ -19,6 +19,8 @@ pub struct Object {
     pub copy: Option<LocalCopy>,
     /// What is written and not published yet.
     pub work: Option<Work>,
+    /// What was written before that, if it is still on its way to the site and cannot be taken back.
+    pub sent: Option<Box<Work>>,
     /// How programs have it open.
     pub open: Open,
     /// Its permission bits, where they are known: as programs here or the catalog said last.
@@ -41,8 +43,6 @@ pub struct LocalCopy {
 pub struct Work {
     /// Where it lies.
     pub place: Place,
-    /// The version that it began with.
-    pub base: Option<VersionId>,
     /// Whether the object was made with `O_EXCL`.
     pub is_exclusive: bool,
     /// Whether the catalog has another object under its name, which goes when this one is published.
@@ -51,28 +51,38 @@ pub struct Work {
     pub writers: u32,
     /// Whether it has to be published.
     pub is_dirty: bool,
-    /// The number of the change that publishes it, once it is on its way.
-    pub publishing: Option<u64>,
-    /// Its size and when it was modified, as it is published: it has another name by then.
-    pub published_as: Option<(u64, Timestamp)>,
+    /// How it is published, once that is on its way.
+    pub publishing: Option<Box<Publishing>>,
     /// The size, the modification and the change time that it had when it was opened.
     pub begun: Option<(u64, i128, i128)>,
     /// The number of the change that says that it is written in place.
     pub mark: Option<u64>,
 }
 
+/// A file that is being published.
+#[derive(Debug, Clone)]
+pub struct Publishing {
+    /// The number of the change.
+    pub number: u64,
+    /// What it was when the last writer closed it: it may have its place in the store by now.
+    pub staged: Staged,
+}
+
 impl Work {
+    /// Tells whether a change publishes it.
+    pub fn is_published_by(&self, number: u64) -> bool {
+        self.publishing.as_ref().is_some_and(|publishing| publishing.number == number)
+    }
+
     /// A file that nobody has written to yet.
     pub fn at(place: Place) -> Self {
         Self {
             place,
-            base: None,
             is_exclusive: false,
             replaces: false,
             writers: 0,
             is_dirty: false,
             publishing: None,
-            published_as: None,
             begun: None,
             mark: None,
         }
@@ -107,9 +117,14 @@ impl Object {
         !matches!(self.open, Open::No)
     }
 
-    /// Tells whether it is on its way to being published.
+    /// Tells whether it, or what it was before it was written again, is on its way to being published.
     pub fn is_publishing(&self) -> bool {
-        self.work.as_ref().is_some_and(|work| work.publishing.is_some())
+        self.sent.is_some() || self.publishing().is_some()
+    }
+
+    /// Returns how it is published, if that is on its way.
+    pub fn publishing(&self) -> Option<&Publishing> {
+        self.work.as_ref()?.publishing.as_deref()
     }
 
     /// Tells whether the catalog has another object under its name, which goes when this one is published.

@@ -7,6 +7,7 @@ use fuser::{Errno, FileAttr, FileHandle, FileType, INodeNo, TimeOrNow};
 use percale_core::{FileMode, Timestamp};
 use rustix::fs::OFlags;
 
+use crate::error::errno;
 use crate::files::{Handle, Listed, Obstacle, Opened, timespec};
 use crate::names::{Collection, Keep, NodeId, What};
 use crate::state::Shared;
@@ -102,10 +103,7 @@ impl Shared {
     pub async fn clear(self: &Arc<Self>, node: NodeId, obstacle: Obstacle) -> Result<(), Errno> {
         match obstacle {
             Obstacle::No(errno) => Err(errno),
-            Obstacle::Publishing(number) => {
-                self.changes.until_done(Some(number)).await;
-                Ok(())
-            }
+            Obstacle::Publishing(number) => self.changes.until_done_or_refused(number).await.map_err(errno),
             Obstacle::Elsewhere => self.bring(node).await,
         }
     }
@@ -155,7 +153,7 @@ impl Shared {
             // Another site made it, and did not say.
             None => {
                 let path = self.path_in(&self.state(), parent, name)?;
-                self.session.client.stat(&path).await.map_err(|error| crate::error::errno(error.code()))?.id
+                self.session.client.stat(&path).await.map_err(|error| errno(error.code()))?.id
             }
         };
         let mut state = self.state();

@@ -173,9 +173,8 @@ impl Shared {
                     attr.size = stat.stx_size;
                     attr.mtime = time(modified(&stat));
                     object.mode.get_or_insert(FileMode::of(stat.stx_mode.into()));
-                } else if let Some((size, modified)) = object.work.as_ref().and_then(|work| work.published_as)
-                {
-                    (attr.size, attr.mtime) = (size, time(modified));
+                } else if let Some(publishing) = object.publishing() {
+                    (attr.size, attr.mtime) = (publishing.staged.size, time(publishing.staged.mtime));
                 } else if object.mode.is_none()
                     && let Some(copy) = &object.copy
                 {

@@ -205,16 +205,11 @@ impl Shared {
         };
         let replaced_before = work.as_ref().is_some_and(|work| work.replaces);
         // What waits to be published is published under its new name, in place of what has it.
-        let waits = work.as_ref().and_then(|work| work.publishing);
-        let is_taken_back = waits.is_some_and(|number| self.take_back(state, number));
-        let is_publishing = waits.is_some() && !is_taken_back;
+        let is_taken_back = self.recall(state, node);
+        let is_publishing = state.names.object(node).is_some_and(Object::is_publishing);
         if let Some(work) = state.names.object_mut(node).and_then(|object| object.work.as_mut()) {
             work.is_exclusive = false;
             work.replaces = replaces && !has_entry && !is_publishing;
-            if is_taken_back {
-                work.publishing = None;
-                work.is_dirty = true;
-            }
         }
         if has_entry || is_publishing {
             self.submit(state, Change::Name(change), names);
@@ -222,7 +217,7 @@ impl Shared {
             // What it would have replaced under its old name goes all the same.
             self.submit(state, Change::Name(MountChange::Remove { path: from.clone() }), names);
         }
-        if let Some(work) = work.filter(|_| !is_publishing) {
+        if let Some(work) = work.filter(|work| is_taken_back || work.publishing.is_none()) {
             self.note(&work.place, &to);
         }
         state.names.rename(node, new_parent, new_name);

@@ -1,11 +1,14 @@
 //! What goes wrong.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write as _};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use percale_testkit::process::{Site, SiteOptions};
 use percale_testkit::tmpfs::SmallFileSystem;
+use rustix::process::Signal;
+use serde_json::Value;
 
 use crate::mounted::{
     Mounted, can_mount, listing, run, site, soon, to_mount, unmount, until_listed, with_store,
@@ -62,6 +65,125 @@ fn programs_go_on_while_the_server_is_away() {
     site.spawn();
     site.wait_until_ready();
     until_listed(&site, &["/lab/dir -", "/lab/dir/a 5", "/lab/dir/c 3"]);
+}
+
+/// What a program does to files that were closed a moment before, and what is there in the end.
+fn go_on(mount: &Mounted) {
+    let file = |name: &str| mount.path(name);
+    fs::write(file("again"), "written again").unwrap();
+    File::options().append(true).open(file("more")).unwrap().write_all(b" and more").unwrap();
+    assert_eq!(fs::read_to_string(file("read")).unwrap(), "read: first");
+    // Opened to be written, and left as it is.
+    drop(File::options().append(true).open(file("same")).unwrap());
+    fs::rename(file("moved"), file("here")).unwrap();
+    File::options().append(true).open(file("both")).unwrap().write_all(b", moved").unwrap();
+    fs::rename(file("both"), file("there")).unwrap();
+    fs::remove_file(file("gone")).unwrap();
+    fs::write(file("lost"), "written again and lost").unwrap();
+    fs::remove_file(file("lost")).unwrap();
+    File::options().write(true).open(file("old")).unwrap().set_modified(long_ago()).unwrap();
+    fs::write(file("twice"), "second").unwrap();
+    fs::write(file("twice"), "third").unwrap();
+}
+
+fn long_ago() -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000)
+}
+
+const CLOSED: [&str; 10] = ["again", "both", "gone", "lost", "moved", "more", "old", "read", "same", "twice"];
+const IN_THE_END: [(&str, &str); 8] = [
+    ("again", "written again"),
+    ("here", "moved: first"),
+    ("more", "more: first and more"),
+    ("old", "old: first"),
+    ("read", "read: first"),
+    ("same", "same: first"),
+    ("there", "both: first, moved"),
+    ("twice", "third"),
+];
+
+#[test]
+fn programs_go_on_with_files_whose_server_died_while_it_published_them() {
+    if !can_mount() {
+        return;
+    }
+    if !cfg!(debug_assertions) {
+        eprintln!("SKIPPED: failpoints are only in builds with debug assertions");
+        return;
+    }
+    for step in
+        ["publish.after_stage", "publish.after_prepare", "publish.after_rename", "publish.after_commit"]
+    {
+        let (mut site, folder) = (site(), tempfile::tempdir().unwrap());
+        let mount = Mounted::start(&site, folder.path(), &[]);
+        fs::write(mount.path("before"), "one").unwrap();
+        until_listed(&site, &["/lab/before 3"]);
+        assert!(site.stop().success());
+        site.set_environment(vec![("PERCALE_FAILPOINT".into(), step.into())]);
+        site.restart();
+        // While the removal is on its way, the rest waits, and goes with one request.
+        rustix::process::kill_process(site.pid(), Signal::STOP).unwrap();
+        fs::remove_file(mount.path("before")).unwrap();
+        std::thread::sleep(Duration::from_millis(200));
+        for name in CLOSED {
+            fs::write(mount.path(name), format!("{name}: first")).unwrap();
+        }
+        rustix::process::kill_process(site.pid(), Signal::CONT).unwrap();
+        assert!(!site.wait_for_end().success(), "{step}");
+        let began = Instant::now();
+        go_on(&mount);
+        let names: BTreeSet<String> = fs::read_dir(mount.root())
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        assert!(names.iter().eq(IN_THE_END.iter().map(|(name, _)| name)), "{step}: {names:?}");
+        for (name, text) in IN_THE_END {
+            assert_eq!(fs::read_to_string(mount.path(name)).unwrap(), text, "{step}");
+            assert_eq!(fs::metadata(mount.path(name)).unwrap().len(), text.len() as u64, "{step}: {name}");
+        }
+        assert!(began.elapsed() < Duration::from_secs(5), "{step}: {:?}", began.elapsed());
+
+        site.set_environment(Vec::new());
+        site.restart();
+        let wanted = IN_THE_END.map(|(name, text)| format!("/lab/{name} {}", text.len()));
+        until_listed(&site, &wanted.each_ref().map(String::as_str));
+        soon("the time of one", || {
+            fs::metadata(mount.path("old")).unwrap().modified().unwrap() == long_ago()
+        });
+        mount.stop();
+        for (name, text) in IN_THE_END {
+            assert_eq!(run(&site, &["cat", &format!("percale:/lab/{name}")]), text, "{step}: {name}");
+        }
+        let old: Value = serde_json::from_str(&run(&site, &["stat", "--json", "percale:/lab/old"])).unwrap();
+        assert_eq!(old["content"]["mtime"], "2001-09-09T01:46:40Z", "{step}");
+        run(&site, &["check", "--deep", "percale:/lab"]);
+    }
+}
+
+#[test]
+fn names_that_are_known_are_known_while_the_server_is_away() {
+    let Some((mut site, folder)) = to_mount(site) else { return };
+    let mount = Mounted::start(&site, folder.path(), &[]);
+    fs::create_dir(mount.path("dir")).unwrap();
+    fs::write(mount.path("dir/a"), "one").unwrap();
+    until_listed(&site, &["/lab/dir -", "/lab/dir/a 3"]);
+    site.kill();
+    // The journal is given up after 5 s, and the kernel asks again each second then.
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_secs(9) {
+        let asked = Instant::now();
+        assert_eq!(fs::read_dir(mount.path("dir")).unwrap().count(), 1);
+        assert_eq!(fs::read_to_string(mount.path("dir/a")).unwrap(), "one");
+        assert!(!mount.path("dir/b").exists());
+        assert!(asked.elapsed() < Duration::from_secs(3), "{:?}", asked.elapsed());
+        std::thread::sleep(Duration::from_millis(250));
+    }
+    site.spawn();
+    site.wait_until_ready();
+    let other = folder.path().join("other");
+    fs::write(&other, "other").unwrap();
+    run(&site, &["put", other.to_str().unwrap(), "percale:/lab/dir/b"]);
+    soon("what was put elsewhere", || mount.path("dir/b").exists());
 }
 
 #[test]
