@@ -16,6 +16,7 @@ pub(crate) mod peer;
 pub(crate) mod publish;
 pub(crate) mod replica;
 pub(crate) mod site;
+pub(crate) mod tally;
 pub(crate) mod task;
 pub(crate) mod told;
 

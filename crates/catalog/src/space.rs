@@ -17,7 +17,7 @@ use crate::record::{GrantItem, Items, SpaceBody, kind};
 use crate::rows::entry::{self, EntryRow};
 use crate::rows::grant::{self, GrantRow};
 use crate::rows::publish::actor;
-use crate::rows::{attribute, extraction, replica, site};
+use crate::rows::{attribute, extraction, replica, site, tally};
 
 /// The site.
 impl Catalog {
@@ -328,6 +328,7 @@ impl Change for RemoveSpace {
         entry::delete_all(batch.tx, sp).await?;
         attribute::remove_of_space(batch.tx, sp).await?;
         extraction::remove_of_space(batch.tx, sp).await?;
+        tally::remove_of_space(batch.tx, sp).await?;
         site::remove_space(batch.tx, sp, id).await?;
         batch.record(sp, &actor(caller), kind::SPACE_REMOVED, &serde_json::json!({}))?;
         Ok(())

@@ -96,6 +96,25 @@ static CHECKS: &[Check] = &[
          WHERE NOT EXISTS (SELECT 1 FROM entry e WHERE e.sp = a.sp AND e.id = a.entry)"
     ),
     check!(
+        "tally",
+        "SELECT p.id, 'attribute ' || t.name, 'the entries with \"' || t.value || '\" are ' || CAST(-SUM(t.n) AS TEXT) || \
+         ' more than are counted' FROM (SELECT sp, name, type, value, n FROM tally WHERE name <> '' \
+         UNION ALL SELECT sp, name, CASE WHEN own THEN type ELSE 0 END, CASE WHEN own THEN value ELSE '' END, -1 \
+         FROM (SELECT DISTINCT sp, entry, name, type, value, type = 5 OR type = 3 AND length(value) <= 64 \
+         OR type = 1 AND length(value) <= 5 AS own FROM attribute) AS a) AS t JOIN space p ON p.sp = t.sp \
+         GROUP BY p.id, t.name, t.type, t.value HAVING SUM(t.n) <> 0"
+    ),
+    Check {
+        kind: "tally",
+        sql: Sql::each(
+            "SELECT NULL, '', '' WHERE $1 < 0",
+            "SELECT p.id, 'space ' || p.name, 'it has ' || CAST(-SUM(t.n) AS TEXT) || ' more entries than are counted' \
+             FROM (SELECT sp, type, n FROM tally WHERE name = '' \
+             UNION ALL SELECT sp, kind, -1 FROM entry WHERE id > 1) AS t JOIN space p ON p.sp = t.sp \
+             GROUP BY p.id, p.name, t.type HAVING SUM(t.n) <> 0 LIMIT $1",
+        ),
+    },
+    check!(
         "journal_gap",
         "SELECT p.id, 'space ' || p.name, 'the journal has ' || CAST(j.kept AS TEXT) || ' records from ' || \
          CAST(j.first AS TEXT) || ' to ' || CAST(j.last AS TEXT) || ', the space is at ' || CAST(p.seq AS TEXT) \

@@ -392,7 +392,7 @@ pub(crate) async fn resolve<T: Tx>(tx: &T, space: &str, names: Vec<String>) -> R
     Ok(steps)
 }
 
-fn number_of(kind: EntryKind) -> i64 {
+pub(crate) fn number_of(kind: EntryKind) -> i64 {
     match kind {
         EntryKind::Collection => 1,
         EntryKind::Object => 2,

@@ -49,6 +49,11 @@ impl Paths {
 }
 
 impl Filters {
+    /// Tells whether everything is found.
+    pub fn are_none(&self) -> bool {
+        self.conditions.is_empty() && self.paths.is_empty()
+    }
+
     /// Returns the filters by which few entries can be found through an index, those first that are surely looked up there.
     pub fn drivers(&self) -> Vec<usize> {
         let cost = |condition: &Condition| match condition {

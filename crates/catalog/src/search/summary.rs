@@ -1,22 +1,25 @@
 //! Counting what a search finds, and the values that it has of some fields.
 //!
 //! Counting goes over the ids of the entries in parts, each a question of its own. The parts are taken in an order that has them spread
-//! over everything, so that those that there was time for stand for the others, too.
+//! over everything, so that those that there was time for stand for the others, too. What is asked of all that is in a space needs no such
+//! look, where the database keeps the numbers ([`tally`]).
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::Instant;
 
 use percale_core::access::Caller;
+use percale_core::ids::SpaceId;
 use percale_core::query::{Builtin, Condition, Field};
 
 use super::parts::{Part, Plan};
 use super::sql::{BY_ENTRY, Builder, Members, both, split};
-use super::{Searched, all_holders, visible};
+use super::{Searched, Visible, all_holders, visible};
 use crate::catalog::Catalog;
 use crate::engine::{Query, Sql, Tx, Value};
 use crate::error::{Error, Result};
-use crate::model::{Facet, MAX_FACETS, Summary, SummaryOptions};
+use crate::model::{EntryKind, Facet, MAX_FACETS, Summary, SummaryOptions};
 use crate::rows::attribute::{decode_value, kind};
+use crate::rows::{entry, tally};
 
 /// Different values of one facet that are counted; those that come later are counted together.
 const MAX_VALUES: usize = 100_000;
@@ -39,7 +42,11 @@ impl Catalog {
         }
         facets.iter().try_for_each(may_be_counted)?;
         let plan = Plan { caller: caller.clone(), condition: condition.clone(), fields: facets.clone() };
-        let (parts, homes) = self.ask(plan).await?;
+        let (mut parts, homes) = self.ask(plan).await?;
+        let tallies =
+            Tallies { caller: caller.clone(), condition: condition.clone(), facets: facets.clone() };
+        let (mut counted, known) = self.ask(tallies).await?;
+        parts.retain(|part| !known.contains(&part.space));
         let count = |part: Part| {
             let (caller, condition, facets) = (caller.clone(), condition.clone(), facets.clone());
             self.ask(Count { caller, condition, facets, part })
@@ -47,7 +54,6 @@ impl Catalog {
         // Few entries that a filter leads to are counted as they are; the windows stand for each other.
         let (few, windows): (Vec<Part>, Vec<Part>) =
             parts.into_iter().partition(|part| part.driver.is_some());
-        let mut counted = Counted::none(&facets);
         for part in few {
             counted.add(count(part).await?);
         }
@@ -96,6 +102,61 @@ fn may_be_counted(facet: &Field) -> Result<()> {
             other.as_str()
         ))),
     }
+}
+
+/// Counts what the database keeps the numbers of, and tells of which spaces that is all.
+struct Tallies {
+    caller: Caller,
+    condition: Condition,
+    facets: Vec<Field>,
+}
+
+impl Query for Tallies {
+    type Out = (Counted, HashSet<SpaceId>);
+
+    async fn run<T: Tx>(&self, tx: &T) -> Result<Self::Out> {
+        let Self { caller, condition, facets } = self;
+        let (mut counted, mut known) = (Counted::none(facets), HashSet::new());
+        if split(condition)?.are_none() {
+            for space in visible(tx, caller).await?.iter().filter(|space| space.is_whole) {
+                if let Some(of_space) = tallied(tx, space, facets).await? {
+                    counted.add(of_space);
+                    known.insert(space.row.space.id);
+                }
+            }
+        }
+        Ok((counted, known))
+    }
+}
+
+/// Counts all that is in a space; nothing if not all that is asked for is kept.
+async fn tallied<T: Tx>(tx: &T, space: &Visible, facets: &[Field]) -> Result<Option<Counted>> {
+    let mut counted = Counted::none(facets);
+    let entries = tally::entries(tx, space.row.sp).await?;
+    counted.count = entries.iter().map(|(_, count)| count).sum();
+    for (facet, counts) in facets.iter().zip(&mut counted.facets) {
+        match facet {
+            Field::Attribute(name) => {
+                let Some(values) = tally::values(tx, space.row.sp, name, MAX_VALUES).await? else {
+                    return Ok(None);
+                };
+                values.into_iter().for_each(|(key, count)| counts.add(key, count));
+            }
+            Field::Builtin(Builtin::Type) => {
+                for (kind, count) in &entries {
+                    let is_object = *kind == entry::number_of(EntryKind::Object);
+                    let word = if is_object { "object" } else { "collection" };
+                    counts.add((kind::TEXT, word.to_owned()), *count);
+                }
+            }
+            Field::Builtin(Builtin::Space) if counted.count > 0 => {
+                counts.add((kind::TEXT, space.row.space.name.to_string()), counted.count);
+            }
+            Field::Builtin(Builtin::Space) => {}
+            Field::Builtin(_) => return Ok(None),
+        }
+    }
+    Ok(Some(counted))
 }
 
 /// Counts a part.

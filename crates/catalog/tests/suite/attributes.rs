@@ -496,6 +496,61 @@ async fn what_is_found_is_counted_by_its_values(site: Site) {
     assert_eq!(kind(site.catalog.summarize(&site.admin, options).await), ErrorKind::InvalidRequest);
 }
 
+async fn what_is_kept_counted_is_what_is_there(site: Site) {
+    let mut random = fastrand::Rng::with_seed(20);
+    let values = [
+        AttributeValue::Integer(-1),
+        AttributeValue::Integer(99_999),
+        text("a"),
+        text("A"),
+        text("a, with a comma"),
+        text(&"ö".repeat(64)),
+        AttributeValue::Bool(true),
+    ];
+    let facets =
+        [Field::Attribute(name("one")), Field::Attribute(name("more")), Field::Builtin(Builtin::Type)];
+    let anything = Condition::Any(vec![
+        builtin(Builtin::Type, Test::Has(Literal::text("object"))),
+        builtin(Builtin::Type, Test::Has(Literal::text("collection"))),
+    ]);
+    site.put("/lab/always", 1).await;
+    say(&site, "/lab/always", &[("one", &[text("x")]), ("more", &[text("x")])]).await.unwrap();
+    for round in 0..60 {
+        let at = format!("/lab/{}", random.u8(..8));
+        if random.u8(..6) == 0 {
+            let _ = site.catalog.remove(&site.admin, &path(&at), RemoveOptions::default()).await;
+        } else {
+            site.put(&at, round).await;
+            // The same value may come several times, and counts once.
+            let some: Vec<_> =
+                (0..random.usize(..4)).map(|_| values[random.usize(..values.len())].clone()).collect();
+            let of = if random.bool() { "one" } else { "more" };
+            say(&site, &at, &[(of, &some[..])]).await.unwrap();
+        }
+        let all = summary(&site, &site.admin, Condition::All(Vec::new()), &facets).await;
+        assert_eq!(all, summary(&site, &site.admin, anything.clone(), &facets).await, "round {round}");
+    }
+    site.assert_sound().await;
+    // They are those that are kept, as long as each value is.
+    let of_all = async || summary(&site, &site.admin, Condition::All(Vec::new()), &facets[..1]).await.1;
+    let before = of_all().await;
+    site.tamper("UPDATE tally SET n = n + 1000 WHERE name = 'one'").await;
+    assert_ne!(of_all().await, before);
+    say(&site, "/lab/always", &[("one", &[AttributeValue::Float(Float(0.5))])]).await.unwrap();
+    assert!(!of_all().await[0].contains("100"), "{:?}", of_all().await);
+    site.tamper("UPDATE tally SET n = n - 1000 WHERE name = 'one' AND n >= 1000").await;
+    site.assert_sound().await;
+    // The migration counts what was there before it.
+    let migration = match site.is_postgres() {
+        true => include_str!("../../migrations/postgres/V7__tallies.sql"),
+        false => include_str!("../../migrations/sqlite/V7__tallies.sql"),
+    };
+    let counting = migration.split(';').map(str::trim).filter(|text| text.starts_with("INSERT INTO tally"));
+    let counting: Vec<&str> = counting.collect();
+    site.tamper(&format!("DELETE FROM tally; {}", counting.join(";"))).await;
+    site.assert_sound().await;
+}
+
 async fn what_is_found_comes_in_an_order(site: Site) {
     let values: [&[AttributeValue]; 5] = [
         &[AttributeValue::Integer(5), AttributeValue::Integer(1)],
@@ -604,6 +659,7 @@ on_both! {
     paths_say_in_which_spaces_to_look,
     what_is_found_comes_in_an_order,
     what_is_found_is_counted_by_its_values,
+    what_is_kept_counted_is_what_is_there,
     attributes_are_set_changed_and_removed,
     attributes_are_bounded,
     only_who_may_write_says_anything,

@@ -232,6 +232,11 @@ async fn fsck_finds_what_is_wrong(site: Site) {
             "attribute_dangling",
         ),
         (
+            "INSERT INTO tally (sp, name, type, value, n) VALUES (1, 'a', 3, 'b', 1)".into(),
+            "DELETE FROM tally WHERE name = 'a'".into(),
+            "tally",
+        ),
+        (
             "UPDATE journal SET seq = 999999 WHERE seq = 3".into(),
             "UPDATE journal SET seq = 3 WHERE seq = 999999".into(),
             "journal_gap",

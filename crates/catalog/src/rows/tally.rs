@@ -1,0 +1,49 @@
+//! How many entries of a space have which value of an attribute, and how many entries there are. The database keeps the numbers by itself.
+
+use percale_core::attribute::AttributeName;
+
+use crate::engine::{Sql, Tx, row};
+use crate::error::Result;
+
+/// The type under which values are counted together that are not counted one by one: times, floats, long texts and large integers.
+const TOGETHER: i64 = 0;
+
+static VALUES: Sql = Sql::both(
+    "SELECT type, value, n FROM tally WHERE sp = $1 AND name = $2 AND n > 0 ORDER BY type LIMIT $3",
+);
+/// SQLite counts a million faster than it would keep their number.
+static ENTRIES: Sql = Sql::each(
+    "SELECT kind, COUNT(*) FROM entry WHERE sp = $1 AND id > 1 GROUP BY kind",
+    "SELECT type, n FROM tally WHERE sp = $1 AND name = '' AND n > 0",
+);
+static REMOVE_OF_SPACE: Sql = Sql::both("DELETE FROM tally WHERE sp = $1");
+
+/// Returns each value that an attribute has in a space, by the number of its type and its text, and how many entries have it; nothing if not
+/// all of them are counted one by one, or if there are more than `most`.
+pub(crate) async fn values<T: Tx>(
+    tx: &T,
+    sp: i64,
+    name: &AttributeName,
+    most: usize,
+) -> Result<Option<Vec<((i64, String), u64)>>> {
+    let mut values = Vec::new();
+    for mut row in tx.query(&VALUES, row![sp, name.as_str(), most + 1]).await? {
+        let (kind, value) = (row.int()?, row.text()?);
+        if kind == TOGETHER || values.len() == most {
+            return Ok(None);
+        }
+        values.push(((kind, value), row.number()?));
+    }
+    Ok(Some(values))
+}
+
+/// Returns how many entries of which kind are in a space, without its root.
+pub(crate) async fn entries<T: Tx>(tx: &T, sp: i64) -> Result<Vec<(i64, u64)>> {
+    let rows = tx.query(&ENTRIES, row![sp]).await?;
+    rows.into_iter().map(|mut row| Ok((row.int()?, row.number()?))).collect()
+}
+
+/// Forgets a space, whose entries and attributes are gone.
+pub(crate) async fn remove_of_space<T: Tx>(tx: &T, sp: i64) -> Result<()> {
+    tx.execute(&REMOVE_OF_SPACE, row![sp]).await.map(drop)
+}
