@@ -24,6 +24,8 @@ use crate::references::{ArrayMeta, index_of, inline};
 
 /// Bytes of the text of all chunks of an array that were never written.
 const MAX_FILL: usize = 1 << 20;
+/// Most bytes of one value.
+const MAX_ITEM: u64 = 1 << 20;
 /// Bytes of a chunk that was never written and is spelled out.
 const MAX_FILL_CHUNK: u64 = 8 << 20;
 /// Largest chunk: its bytes are a number of 32 bits.
@@ -62,6 +64,9 @@ pub(super) fn stored(hdf5: &Hdf5File, dataset: &Dataset, item: u64) -> Result<St
         }
     }
     let has_fill = fill.as_ref().is_some_and(|fill| fill.len() as u64 == item);
+    if item > MAX_ITEM {
+        return Err(format!("each of its values has {item} bytes"));
+    }
     let zero = vec![0; usize::try_from(item).unwrap_or_default()];
     let mut stored = Stored {
         chunks: Vec::new(),
