@@ -4,6 +4,9 @@ answer; and how fast they are found then.
 The experiments of a paper on workspaces across data centers (its figure 9b and table II) at their size: 4 600 HDF5 files with 5 and 20
 attributes; four kinds of queries, of which a share of all files is found, asked by four clients a thousand times. Beside the search stands
 what there is without one: h5py, which opens every file.
+
+The paper's files have 25 MB each. Files of 8 KiB show what reading headers costs at most; files of 1 MiB, which fit into memory, what it costs
+beside bytes.
 """
 
 import argparse
@@ -31,15 +34,18 @@ INSTRUMENTS = ("MODIS", "VIIRS", "AVHRR", "SeaWiFS", "OLCI")
 SHARES = (0, 1, 20, 50, 100)
 
 
-def make(folder, files, attributes):
-    """Makes the files. All have a serial number, by which any share of them is found."""
+def make(folder, files, attributes, kib=1):
+    """Makes the files, each with as much data. All have a serial number, by which any share of them is found."""
     import h5py
+    import numpy
+
+    values = numpy.full(kib * 256, 0.5, dtype="f4")
 
     for number in range(files):
         path = folder / f"{number // 500:03}" / f"granule-{number:06}.h5"
         path.parent.mkdir(parents=True, exist_ok=True)
         with h5py.File(path, "w") as file:
-            file.create_dataset("sst", data=[0.5] * 256)
+            file.create_dataset("sst", data=values)
             said = {
                 "serial": number,
                 "location": PLACES[number % len(PLACES)],
@@ -107,6 +113,25 @@ def put(env, folder, space, mode, files, site):
         time.sleep(0.1)
 
 
+def put_large(options, record, attributes):
+    """Puts files of a megabyte, in each mode at a site of its own, so that all of them have room in memory."""
+    with tempfile.TemporaryDirectory(prefix="percale-bench-", dir=options.folder) as folder:
+        made = Path(folder) / "made"
+        make(made, options.files, attributes, kib=options.large)
+        # The first one finds memory that was never used, which takes longer, and does not count.
+        for counts, mode in [(False, "off"), *((True, mode) for mode in MODES)]:
+            with tempfile.TemporaryDirectory(dir=folder) as place, one_site.site(Path(place)) as env:
+                token = Path(env["PERCALE_TOKEN_FILE"]).read_text().strip()
+                site = (int(env["PERCALE_URL"].rsplit(":", 1)[1]), env["PERCALE_CA_FILE"], token)
+                load = os.getloadavg()[0]
+                took, found = put(env, made, f"{mode}-large", mode, options.files, site)
+                if not counts:
+                    continue
+                record(f"put, {attributes} attributes, {mode}, {options.large} KiB each", took, load)
+                if found:
+                    record(f"put and found, {attributes} attributes, {mode}, {options.large} KiB each", found, load)
+
+
 def scan(folder):
     """What there is without a search: every file is opened. Returns the seconds."""
     import h5py
@@ -154,6 +179,8 @@ def round_of(options, record):
                     query = f"serial<{options.files * share // 100} {below}"
                     took, rows, firsts = ask(pool, site, [query] * queries)
                     record(f"{share} % found, {CLIENTS} x {queries} queries", took, load, rows, firsts)
+    if options.large:
+        put_large(options, record, attributes)
 
 
 def main():
@@ -161,6 +188,7 @@ def main():
     parser.add_argument("-n", "--rounds", type=int, default=5, help="rounds (default 5)")
     parser.add_argument("--files", type=int, default=4600, help="how many files (default 4600)")
     parser.add_argument("--attributes", default="5,20", help="attributes of each, several with commas between (default 5,20)")
+    parser.add_argument("--large", type=int, default=1024, help="KiB of the files of which bytes are what counts (default 1024; 0: none)")
     parser.add_argument("--queries", type=int, default=1000, help="queries of each client (default 1000; a tenth where many rows are found)")
     parser.add_argument("--folder", type=Path, default=None, help="where files and catalog lie (default: memory, if there is a place)")
     parser.add_argument("--out", type=Path, help="where the figures go (default bench/runs/<date>-<machine>-headers)")
@@ -198,7 +226,7 @@ def save(folder, rows, options):
     described = host.setup(folder, PERCALE, "headers")
     series = {}
     for row in rows:
-        if row["what"].startswith("put, "):
+        if row["what"].startswith("put, ") and not row["what"].endswith("each"):
             _, attributes, mode = row["what"].split(", ")
             series.setdefault(mode, []).append((int(attributes.split()[0]), row["seconds"]))
     drawn = plots.curves(folder / "put.svg", f"Put of {options.files} HDF5 files", "attributes", "s", series)

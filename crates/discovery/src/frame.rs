@@ -1,8 +1,8 @@
 //! What a server and the process that reads headers say to each other: frames over two pipes.
 //!
 //! Each frame is a letter, a length of four bytes, the least significant first, and so many bytes. The server sends an [`Asked`], which
-//! file it is and what of it is wanted, as `F`; the reader answers with `W` as often as it wants bytes ([`Range`]), each of which the server answers with `B` and the bytes;
-//! and in the end with `D`, an [`Outcome`]. Where there are no bytes the server ends the process. The reader begins with `H`, a [`Hello`].
+//! file it is and what of it is wanted, as `F`, and its first bytes as `B`; the reader answers with `W` as often as it wants others ([`Range`]), each of which the
+//! server answers with `B` and the bytes; and in the end with `D`, an [`Outcome`]. Where there are no bytes the server ends the process. The reader begins with `H`, a [`Hello`].
 
 use serde::{Deserialize, Serialize};
 
@@ -11,6 +11,9 @@ use crate::references::References;
 
 /// Longest frame.
 pub const MAX_FRAME: usize = 64 << 20;
+/// Bytes of a file that come with it, and that are asked for at once: what a pipe takes in one go. Headers lie in few places, and the next
+/// bytes are often in the same block.
+pub const BLOCK: u64 = 64 * 1024;
 /// Bytes before the content of a frame.
 pub const HEAD: usize = 5;
 

@@ -23,7 +23,10 @@ pub fn serve(input: impl Read + Send + 'static, output: impl Write + Send + 'sta
             return Err(io::ErrorKind::InvalidData.into());
         }
         let asked: Asked = serde_json::from_slice(&asked)?;
-        let mut outcome = to_json(&read(&asked, pipes.clone()))?;
+        let Some((Kind::Bytes, first)) = pipes.receive()? else {
+            return Err(io::ErrorKind::InvalidData.into());
+        };
+        let mut outcome = to_json(&read(&asked, first, pipes.clone()))?;
         if outcome.len() > MAX_FRAME {
             outcome =
                 to_json(&Outcome::Unreadable("there is more to say of it than is said of a file".into()))?;
@@ -37,8 +40,8 @@ fn to_json(value: &impl Serialize) -> io::Result<Vec<u8>> {
     serde_json::to_vec(value).map_err(io::Error::from)
 }
 
-fn read(asked: &Asked, pipes: Arc<Pipes>) -> Outcome {
-    let file = File::new(Arc::new(Remote { size: asked.size, pipes }));
+fn read(asked: &Asked, first: Vec<u8>, pipes: Arc<Pipes>) -> Outcome {
+    let file = File::new(Arc::new(Remote { size: asked.size, first, pipes }));
     // What a reader of a format did not think of costs this file only.
     let read = || -> Result<Option<Outcome>, formats::Unreadable> {
         Ok(match asked.what {
@@ -84,6 +87,8 @@ impl Pipes {
 /// A file whose bytes the server reads.
 struct Remote {
     size: u64,
+    /// Its first bytes, which came without being asked for.
+    first: Vec<u8>,
     pipes: Arc<Pipes>,
 }
 
@@ -93,6 +98,11 @@ impl Source for Remote {
     }
 
     fn read(&self, offset: u64, len: usize) -> io::Result<Vec<u8>> {
+        if offset == 0
+            && let Some(bytes) = self.first.get(..len)
+        {
+            return Ok(bytes.to_vec());
+        }
         self.pipes.send(Kind::Want, &to_json(&Range { offset, len: len as u64 })?)?;
         match self.pipes.receive()? {
             Some((Kind::Bytes, bytes)) if bytes.len() == len => Ok(bytes),

@@ -4,11 +4,12 @@ use std::collections::{HashMap, VecDeque};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Bytes that are asked for at once: as many as are verified together. Headers lie in few places, and the next bytes are often in the
-/// same block.
-pub(crate) const BLOCK: u64 = 1024 * 1024;
+use crate::frame::BLOCK;
+
+/// Bytes that a server reads and verifies together: what a reader that goes through a file costs it.
+pub(crate) const GROUP: u64 = 1024 * 1024;
 /// Blocks that are kept.
-const MAX_BLOCKS: usize = 64;
+const MAX_BLOCKS: usize = 512;
 
 /// Bytes of a file.
 pub trait Source: Send + Sync {
@@ -179,7 +180,7 @@ mod tests {
         assert_eq!(file.range(1_048_570, 12).unwrap(), bytes[1_048_570..1_048_582]);
         assert_eq!(file.range(0, 8).unwrap(), bytes[..8]);
         assert_eq!(file.range(2_999_990, 10).unwrap(), bytes[2_999_990..]);
-        let reads = [(0, 1_048_576), (1_048_576, 1_048_576), (2_097_152, 902_848)];
+        let reads = [(983_040, 65_536), (1_048_576, 65_536), (0, 65_536), (2_949_120, 50_880)];
         assert_eq!(*counted.reads.lock().unwrap(), reads);
         assert!(file.range(2_999_999, 2).is_err());
         assert!(file.range(u64::MAX, 2).is_err());

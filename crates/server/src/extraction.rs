@@ -5,7 +5,7 @@ mod pool;
 mod program;
 mod references;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -16,6 +16,7 @@ use percale_catalog::{
     Catalog, ExtractionMode, ExtractionPlace, Header, OpenVersion, Space, SpaceRules, ToExtract,
 };
 use percale_core::ids::SpaceId;
+use percale_core::tree::{GROUP_SIZE, group_range};
 use percale_core::{AttributeValue, ByteRange, ErrorCode, ObjectPath, Position};
 use percale_discovery::EXTRACTOR;
 use percale_discovery::frame::{Asked, Outcome, What};
@@ -26,14 +27,16 @@ use tokio::sync::{Semaphore, watch};
 use crate::app::system_caller;
 use crate::config::ExtractionConfig;
 use crate::http::forward;
-use crate::reading::Reach;
+use crate::reading::{Reach, Reader, Source};
 use crate::{ApiError, AppState, Result};
 use pool::Pool;
 use program::Program;
 pub use references::references;
 
 /// Versions that are looked at together.
-const PAGE: usize = 200;
+const PAGE: usize = 500;
+/// Headers that are written together, while the next ones are read.
+const SOME: usize = 50;
 /// Bytes of names and values that are written together.
 const TOGETHER: usize = 4 << 20;
 /// Times that a space is tried whose objects cannot be read, before they count as unreadable: with the waits between, some two
@@ -261,18 +264,25 @@ async fn page(app: &AppState, space: &Space, is_asked: bool) -> Result<bool> {
         state.rules.clone()
     });
     let is_last_try = extraction.state(space.id, |state| state.tries + 1 >= TRIES);
-    let mut away = None;
-    let mut headers = Vec::with_capacity(due.len());
-    for (version, found) in due.iter().zip(read_all(app, &due, &rules, &Reach::Here).await) {
-        match found {
-            Ok(header) => headers.push(header),
-            Err(error) if error.code() == ErrorCode::SiteUnavailable => {
-                let why =
-                    format!("{}; `percale meta extract` reads it on behalf of who runs it", error.detail());
-                headers.push(unreadable(version, &why));
+    let (mut away, mut headers) = (None, Vec::new());
+    for some in due.chunks(SOME) {
+        // What was read is written while more is read.
+        let read = read_all(app, some, &rules, &Reach::Here);
+        let (read, written) = tokio::join!(read, write(app, space.id, None, std::mem::take(&mut headers)));
+        written?;
+        for (version, found) in some.iter().zip(read) {
+            match found {
+                Ok(header) => headers.push(header),
+                Err(error) if error.code() == ErrorCode::SiteUnavailable => {
+                    let why = format!(
+                        "{}; `percale meta extract` reads it on behalf of who runs it",
+                        error.detail()
+                    );
+                    headers.push(unreadable(version, &why));
+                }
+                Err(error) if error.is_retryable() && !is_last_try => away = Some(error),
+                Err(error) => headers.push(unreadable(version, error.detail())),
             }
-            Err(error) if error.is_retryable() && !is_last_try => away = Some(error),
-            Err(error) => headers.push(unreadable(version, error.detail())),
         }
     }
     // One that is away for now is tried again with its page, and holds up none of the others.
@@ -385,7 +395,8 @@ async fn read_all(
 ) -> Vec<Result<Header>> {
     let read = versions.iter().map(|version| header(app, version, rules, reach).boxed());
     let read: Vec<BoxFuture<'_, Result<Header>>> = read.collect();
-    stream::iter(read).buffered(app.extraction.at_once).collect().await
+    // The bytes of the next ones are looked for meanwhile.
+    stream::iter(read).buffered(app.extraction.at_once * 2).collect().await
 }
 
 fn error_of(header: &Header) -> Result<()> {
@@ -398,26 +409,66 @@ fn error_of(header: &Header) -> Result<()> {
     }
 }
 
-/// Returns what reads ranges of a version.
+/// Returns what reads ranges of a version. What lies in one group is read and verified with its group, and the next range may lie there, too.
 async fn bytes_of(
     app: &AppState,
     version: &OpenVersion,
     reach: &Reach,
 ) -> Result<impl Fn(ByteRange) -> BoxFuture<'static, Result<Bytes>> + Send + Sync + use<>> {
-    let source = Arc::new(app.reader.source(version.clone(), reach).await?);
-    let reader = app.reader.clone();
+    let (size, source) = (version.size, Arc::new(app.reader.source(version.clone(), reach).await?));
+    let (reader, held) = (app.reader.clone(), Arc::new(Mutex::new(Held::default())));
     Ok(move |range: ByteRange| -> BoxFuture<'static, Result<Bytes>> {
-        let (reader, source) = (reader.clone(), source.clone());
+        let (reader, source, held) = (reader.clone(), source.clone(), held.clone());
         let bytes = async move {
-            let mut read = reader.read(source, range).await?;
-            let mut bytes = BytesMut::new();
-            while let Some(piece) = read.next().await? {
-                bytes.extend_from_slice(&piece);
+            let group = group_range(size, range.start() / GROUP_SIZE);
+            let is_in_one = range.end() <= group.end() && !range.is_empty();
+            if !is_in_one {
+                return read_range(&reader, source, range).await;
             }
-            Ok(bytes.freeze())
+            let lock = || held.lock().unwrap_or_else(PoisonError::into_inner);
+            let known = lock().group(group.start());
+            let bytes = match known {
+                Some(bytes) => bytes,
+                None => {
+                    let bytes = read_range(&reader, source, group).await?;
+                    lock().keep(group.start(), bytes.clone());
+                    bytes
+                }
+            };
+            let (from, to) = (range.start() - group.start(), range.end() - group.start());
+            Ok(bytes.slice(bytes.len().min(from as usize)..bytes.len().min(to as usize)))
         };
         bytes.boxed()
     })
+}
+
+async fn read_range(reader: &Arc<Reader>, source: Arc<Source>, range: ByteRange) -> Result<Bytes> {
+    let mut read = reader.read(source, range).await?;
+    let mut bytes = BytesMut::new();
+    while let Some(piece) = read.next().await? {
+        bytes.extend_from_slice(&piece);
+    }
+    Ok(bytes.freeze())
+}
+
+/// The groups of a file that were read last: that of its beginning, and those that its header leads to.
+#[derive(Default)]
+struct Held(VecDeque<(u64, Bytes)>);
+
+impl Held {
+    /// Most groups that are held.
+    const MOST: usize = 3;
+
+    fn group(&self, start: u64) -> Option<Bytes> {
+        self.0.iter().find(|(of, _)| *of == start).map(|(_, bytes)| bytes.clone())
+    }
+
+    fn keep(&mut self, start: u64, bytes: Bytes) {
+        if self.0.len() == Self::MOST {
+            self.0.pop_front();
+        }
+        self.0.push_back((start, bytes));
+    }
 }
 
 /// Reads the header of a version.

@@ -11,7 +11,7 @@ use percale_core::{AttributeValue, Timestamp};
 
 use super::Unreadable;
 use crate::header::{FORMAT, Header};
-use crate::source::{BLOCK, File};
+use crate::source::{File, GROUP};
 use crate::standard::Coverage;
 
 /// Most messages that are looked at.
@@ -84,8 +84,8 @@ fn number(bytes: &[u8]) -> u64 {
 
 impl Messages<'_> {
     fn range(&mut self, at: u64, len: u64) -> Result<Vec<u8>, Unreadable> {
-        if at / BLOCK != self.last_block {
-            self.last_block = at / BLOCK;
+        if at / GROUP != self.last_block {
+            self.last_block = at / GROUP;
             self.blocks += 1;
         }
         Ok(self.file.range(at, len as usize)?)

@@ -14,7 +14,7 @@ use super::{Unreadable, is_hdf5};
 use crate::references::{
     ArrayMeta, LeftOut, MAX_CHUNKS, Reference, References, TEXTS, chunk_key, index_of, inline,
 };
-use crate::source::{BLOCK, File};
+use crate::source::{File, GROUP};
 
 /// Bytes of keys, and of what stands at them, with room below the longest frame for how JSON writes them.
 const MAX_TEXT: usize = 36 << 20;
@@ -101,8 +101,8 @@ impl Gathered {
         }
         let mut blocks = HashSet::new();
         for (offset, len) in ranges {
-            let last = offset.saturating_add(len.saturating_sub(1)) / BLOCK;
-            for block in offset / BLOCK..=last {
+            let last = offset.saturating_add(len.saturating_sub(1)) / GROUP;
+            for block in offset / GROUP..=last {
                 if !self.blocks.contains(&block) {
                     blocks.insert(block);
                 }

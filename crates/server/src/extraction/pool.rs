@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use percale_core::ByteRange;
-use percale_discovery::frame::{Asked, HEAD, Hello, Kind, Outcome, Range, head, read_head};
+use percale_discovery::frame::{Asked, BLOCK, HEAD, Hello, Kind, Outcome, Range, head, read_head};
 use serde::de::DeserializeOwned;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
@@ -80,11 +80,16 @@ impl Pool {
         read: &(impl Fn(ByteRange) -> BoxFuture<'static, Result<Bytes>> + Send + Sync),
     ) -> Result<Outcome> {
         let closed = |_| ApiError::internal("headers are not read any more");
+        // While others are read.
+        let first = match asked.size {
+            0 => Bytes::new(),
+            size => read(ByteRange::at(0, size.min(BLOCK))).await?,
+        };
         let _room = self.room.acquire().await.map_err(closed)?;
         let mut why = String::new();
         // What ends a process may be meant for it and not for the file: it must happen twice.
         for is_first in [true, false] {
-            match self.once(asked, read, is_first).await? {
+            match self.once((asked, &first), read, is_first).await? {
                 Ok(outcome) => return Ok(outcome),
                 Err(broken) => why = broken.0,
             }
@@ -106,7 +111,7 @@ impl Pool {
 
     async fn once(
         &self,
-        asked: &Asked,
+        asked: (&Asked, &Bytes),
         read: &(impl Fn(ByteRange) -> BoxFuture<'static, Result<Bytes>> + Send + Sync),
         may_be_used: bool,
     ) -> Result<std::result::Result<Outcome, Broken>> {
@@ -170,8 +175,10 @@ impl Process {
     }
 
     async fn send(&mut self, kind: Kind, content: &[u8]) -> std::result::Result<(), Broken> {
-        self.input.write_all(&head(kind, content.len())).await?;
-        self.input.write_all(content).await?;
+        let mut frame = Vec::with_capacity(HEAD + content.len());
+        frame.extend_from_slice(&head(kind, content.len()));
+        frame.extend_from_slice(content);
+        self.input.write_all(&frame).await?;
         Ok(self.input.flush().await?)
     }
 
@@ -186,10 +193,11 @@ impl Process {
 
     async fn read(
         &mut self,
-        asked: &Asked,
+        (asked, first): (&Asked, &Bytes),
         read: &(impl Fn(ByteRange) -> BoxFuture<'static, Result<Bytes>> + Send + Sync),
     ) -> std::result::Result<Outcome, Ended> {
         self.send(Kind::File, &serde_json::to_vec(asked)?).await?;
+        self.send(Kind::Bytes, first).await?;
         let (mut time, mut bytes) = (PATIENCE, MAX_READ);
         loop {
             let began = Instant::now();
