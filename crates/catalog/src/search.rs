@@ -33,7 +33,7 @@ use crate::error::{Error, Result};
 use crate::model::{FoundPage, Listed, MAX_LIST, Page, SearchOptions};
 use crate::rows::entry::{self, EntryRow};
 use crate::rows::site::SpaceRow;
-use crate::rows::{Lock, attribute, follow, grant, peer, site};
+use crate::rows::{Lock, attribute, follow, grant, peer, site, tally};
 
 /// Entry ids that one statement looks at, where no attribute leads to few of them.
 const WINDOW: u64 = 50_000;
@@ -329,6 +329,8 @@ struct Searched<'s> {
     holders: &'s Holders,
     /// Up to which entry it was searched.
     after: u64,
+    /// How many were looked at together of which not all were found.
+    together: usize,
     found: Vec<Listed>,
 }
 
@@ -340,7 +342,7 @@ impl<'s> Searched<'s> {
         holders: &'s Holders,
         after: u64,
     ) -> Self {
-        Self { caller, space, filters, holders, after, found: Vec::new() }
+        Self { caller, space, filters, holders, after, together: 0, found: Vec::new() }
     }
 
     /// Finds at most `limit` entries. Tells whether the space was searched to its end.
@@ -412,6 +414,11 @@ impl<'s> Searched<'s> {
 
     /// Counts what a filter leads to, up to `most`.
     async fn count<T: Tx>(&self, tx: &T, at: usize, most: usize) -> Result<usize> {
+        if let Some((_, name, value)) = self.filters.equal(at)
+            && tally::at_least(tx, self.space.row.sp, name, &value.text).await? >= most as u64
+        {
+            return Ok(most);
+        }
         let mut builder = Builder::new(self.holders, &self.space.row.space.name);
         let sql = builder.count(self.space.row.sp, self.filters, at, most)?;
         tx.query(&sql, builder.params).await?.first_mut().map_or(Ok(0), |row| Ok(row.number()? as usize))

@@ -8,6 +8,7 @@ use percale_core::access::{Caller, Identity};
 use percale_federation::Fabric;
 use percale_federation::tell::Wake;
 use percale_trust::{Sealer, ServerTls};
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -57,6 +58,9 @@ pub struct App {
     pub extraction: Arc<Extraction>,
     /// Resumable uploads.
     pub uploads: Arc<Uploads>,
+    /// Held while each further piece of a long answer to a search is looked up, by half of the processors: the first pieces of others find
+    /// one soon, and what was found is written meanwhile.
+    pub pieces: Semaphore,
     /// What this server has in hand.
     pub lease: Arc<ServerLease>,
     /// The unfinished copies that this server has in hand.

@@ -17,6 +17,7 @@ use percale_trust::admin_token::ADMIN_TOKEN_FILE;
 use percale_trust::tls::{CertificateSource, SiteCertificate};
 use percale_trust::{Sealer, ServerTls, SiteKey, SitePublicKey};
 use rustix::fs::{FlockOperation, Mode, OFlags};
+use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -205,6 +206,9 @@ pub async fn start(config: Config) -> Result<Running> {
         reader,
         extraction,
         uploads,
+        pieces: Semaphore::new(
+            std::thread::available_parallelism().map_or(1, |cores| cores.get().div_ceil(2)),
+        ),
         lease,
         copying: crate::fetch::Unfinished::default(),
         plain,

@@ -4,9 +4,13 @@ use percale_core::attribute::AttributeName;
 
 use crate::engine::{Sql, Tx, row};
 use crate::error::Result;
+use crate::rows::attribute::fold;
 
 /// The type under which values are counted together that are not counted one by one: times, floats, long texts and large integers.
 const TOGETHER: i64 = 0;
+
+/// Values that are looked through for one.
+const FEW: usize = 64;
 
 static VALUES: Sql = Sql::both(
     "SELECT type, value, n FROM tally WHERE sp = $1 AND name = $2 AND n > 0 ORDER BY type LIMIT $3",
@@ -35,6 +39,18 @@ pub(crate) async fn values<T: Tx>(
         values.push(((kind, value), row.number()?));
     }
     Ok(Some(values))
+}
+
+/// Returns how many entries have a value at least, in whatever case it is written: exactly, if the attribute has few values.
+pub(crate) async fn at_least<T: Tx>(tx: &T, sp: i64, name: &AttributeName, value: &str) -> Result<u64> {
+    let (mut count, value) = (0, fold(value));
+    for mut row in tx.query(&VALUES, row![sp, name.as_str(), FEW]).await? {
+        let (kind, text, n) = (row.int()?, row.text()?, row.number()?);
+        if kind != TOGETHER && fold(&text) == value {
+            count += n;
+        }
+    }
+    Ok(count)
 }
 
 /// Returns how many entries of which kind are in a space, without its root.

@@ -11,7 +11,7 @@ use crate::error::Result;
 use crate::rows::attribute::{fold, kind, order_of};
 use crate::rows::entry::{self, FOUND};
 
-/// Entries that are looked at together where other filters may not hold for them, or the caller may not read them.
+/// Most entries that are looked at together where other filters may not hold for them, or the caller may not read them.
 const TOGETHER: usize = 2000;
 
 /// A value as the index has it.
@@ -57,8 +57,11 @@ impl Searched<'_> {
         end: u64,
     ) -> Result<bool> {
         let sp = self.space.row.sp;
-        let is_sure = self.filters.is_one() && self.space.is_whole;
-        let most = if is_sure { limit } else { limit.max(TOGETHER) };
+        let is_sure = self.filters.is_one_in(&self.space.row.space.name) && self.space.is_whole;
+        if !is_sure {
+            self.together = (self.together * 2).max(limit * 2).min(TOGETHER);
+        }
+        let most = if is_sure { limit } else { self.together.max(limit) };
         let builder = || Builder::new(self.holders, &self.space.row.space.name);
         let (mut ids, mut upto): (Vec<u64>, u64) = (Vec::new(), end);
         for stored in Stored::all(value) {

@@ -34,7 +34,10 @@ impl<'s> Searched<'s> {
     /// Returns the next of a part that the caller may read, or nothing behind its end: all of a window at once where the database can look at it
     /// by itself, and otherwise those that were looked at one by one.
     pub(super) async fn members<T: Tx>(&mut self, tx: &T, part: &Part) -> Result<Option<Members<'s>>> {
-        if part.driver.is_none() && self.space.is_whole && !self.filters.has_paths() {
+        if part.driver.is_none()
+            && self.space.is_whole
+            && self.filters.hold_for_all_in(&self.space.row.space.name)
+        {
             let after = std::mem::replace(&mut self.after, part.end);
             return Ok((after < part.end).then_some(Members::Window(after, part.end, self.filters)));
         }

@@ -34,6 +34,18 @@ enum Paths {
 }
 
 impl Paths {
+    /// Tells whether all that is below a path is one of them.
+    fn have_all_below(&self, root: &ObjectPath) -> bool {
+        match self {
+            Self::Within(top) => root.is_within(top),
+            Self::Equal(_) => false,
+            Self::Matching(pattern) => {
+                let top = pattern.glob().glob().strip_suffix("/**");
+                top.is_some_and(|top| top.is_empty() || top == root.as_str())
+            }
+        }
+    }
+
     /// Returns what all of them begin with.
     fn beginning(&self) -> &str {
         match self {
@@ -49,9 +61,9 @@ impl Paths {
 }
 
 impl Filters {
-    /// Tells whether everything is found.
-    pub fn are_none(&self) -> bool {
-        self.conditions.is_empty() && self.paths.is_empty()
+    /// Tells whether everything in a space is found.
+    pub fn find_all_in(&self, space: &SpaceName) -> bool {
+        self.conditions.is_empty() && self.hold_for_all_in(space)
     }
 
     /// Returns the filters by which few entries can be found through an index, those first that are surely looked up there.
@@ -90,8 +102,8 @@ impl Filters {
     }
 
     /// Tells whether there is no more than one.
-    pub fn is_one(&self) -> bool {
-        self.conditions.len() <= 1 && self.paths.is_empty()
+    pub fn is_one_in(&self, space: &SpaceName) -> bool {
+        self.conditions.len() <= 1 && self.hold_for_all_in(space)
     }
 
     /// Tells whether the filters of paths may hold for anything in a space.
@@ -103,9 +115,10 @@ impl Filters {
         })
     }
 
-    /// Tells whether there are filters of paths.
-    pub fn has_paths(&self) -> bool {
-        !self.paths.is_empty()
+    /// Tells whether the filters of paths hold for all that is in a space, so that nobody has to look.
+    pub fn hold_for_all_in(&self, space: &SpaceName) -> bool {
+        let root = ObjectPath::of_space(space);
+        self.paths.iter().all(|filter| !filter.is_negated && filter.paths.have_all_below(&root))
     }
 
     /// Tells whether the filters of paths hold.

@@ -117,12 +117,12 @@ impl Query for Tallies {
     async fn run<T: Tx>(&self, tx: &T) -> Result<Self::Out> {
         let Self { caller, condition, facets } = self;
         let (mut counted, mut known) = (Counted::none(facets), HashSet::new());
-        if split(condition)?.are_none() {
-            for space in visible(tx, caller).await?.iter().filter(|space| space.is_whole) {
-                if let Some(of_space) = tallied(tx, space, facets).await? {
-                    counted.add(of_space);
-                    known.insert(space.row.space.id);
-                }
+        let (filters, spaces) = (split(condition)?, visible(tx, caller).await?);
+        let is_all = |space: &&Visible| space.is_whole && filters.find_all_in(&space.row.space.name);
+        for space in spaces.iter().filter(is_all) {
+            if let Some(of_space) = tallied(tx, space, facets).await? {
+                counted.add(of_space);
+                known.insert(space.row.space.id);
             }
         }
         Ok((counted, known))

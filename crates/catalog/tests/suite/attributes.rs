@@ -391,6 +391,8 @@ async fn paths_say_in_which_spaces_to_look(site: Site) {
         (matches("/{la,lab}/x"), &["/la/x", "/lab/x"]),
         (matches("**/y"), &["/lab/x/y"]),
         (not(matches("/lab/**")), &["/la/x", "/lab2/x"]),
+        (matches("/lab/**"), &["/lab/x", "/lab/x/y"]),
+        (matches("/**"), &["/la/x", "/lab/x", "/lab/x/y", "/lab2/x"]),
         (Condition::All(vec![has("/lab"), has("/la")]), &[]),
     ] {
         assert_eq!(search(&site, condition.clone()).await, wanted, "{condition:?}");
@@ -528,6 +530,8 @@ async fn what_is_kept_counted_is_what_is_there(site: Site) {
             say(&site, &at, &[(of, &some[..])]).await.unwrap();
         }
         let all = summary(&site, &site.admin, Condition::All(Vec::new()), &facets).await;
+        let below = builtin(Builtin::Path, Test::Matches("/lab/**".into()));
+        assert_eq!(all, summary(&site, &site.admin, below, &facets).await, "round {round}");
         assert_eq!(all, summary(&site, &site.admin, anything.clone(), &facets).await, "round {round}");
     }
     site.assert_sound().await;

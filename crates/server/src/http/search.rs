@@ -181,7 +181,7 @@ async fn streamed(
     let (pieces, received) = mpsc::channel::<Result<Bytes>>(AHEAD);
     tokio::spawn(async move {
         let mut rest = Rest { left, after: None, form, is_first: true };
-        let mut piece = rest.take(first);
+        let mut piece = rest.take(first).await;
         loop {
             let is_last = piece.is_err() || rest.after.is_none() || rest.left == 0;
             // Whoever does not read any more wants nothing more either.
@@ -190,8 +190,14 @@ async fn streamed(
             }
             options.after = rest.after.take();
             options.limit = (options.limit * GROWTH).min(rest.left).min(MAX_LIST);
+            // It is never closed.
+            let turn = app.pieces.acquire().await;
             let found = app.catalog.search(&caller, options.clone()).await;
-            piece = found.map_err(ApiError::from).and_then(|found| rest.take(found.page));
+            drop(turn);
+            piece = match found {
+                Ok(found) => rest.take(found.page).await,
+                Err(error) => Err(error.into()),
+            };
         }
     });
     let body = stream::unfold(received, |mut received| async move {
@@ -211,11 +217,17 @@ struct Rest {
 
 impl Rest {
     /// Makes a piece of the answer of a page.
-    fn take(&mut self, page: Page<Listed>) -> Result<Bytes> {
+    async fn take(&mut self, page: Page<Listed>) -> Result<Bytes> {
         self.left = self.left.saturating_sub(page.items.len());
         self.after = page.next;
-        let is_first = std::mem::take(&mut self.is_first);
-        let encoded = self.form.encode(page.items, is_first);
+        let (form, is_first) = (self.form, std::mem::take(&mut self.is_first));
+        let encoded = match page.items.len() <= FIRST {
+            true => form.encode(page.items, is_first),
+            // Ten milliseconds for a long one, which others need not wait for.
+            false => tokio::task::spawn_blocking(move || form.encode(page.items, is_first))
+                .await
+                .unwrap_or_else(|error| Err(io::Error::other(error))),
+        };
         encoded.map_err(|error| ApiError::internal(format!("what was found cannot be written: {error}")))
     }
 }
