@@ -19,10 +19,15 @@ INSERT INTO tally (sp, name, type, value, n)
 INSERT INTO tally (sp, name, type, value, n)
     SELECT sp, '', kind, '', COUNT(*) FROM entry WHERE id > 1 GROUP BY sp, kind;
 
--- A value counts for an entry when its first row comes, and no more when its last one goes. The rows that are changed have an order, so
--- that transactions wait for each other instead of ending one another.
+-- Who changes numbers of a space waits for others who do before the first of them, and not at one of many in the middle, where each would
+-- wait for the other.
+CREATE FUNCTION tally_alone(sp BIGINT) RETURNS VOID LANGUAGE sql
+    RETURN pg_advisory_xact_lock(7461631, sp::INTEGER);
+
+-- A value counts for an entry when its first row comes, and no more when its last one goes.
 CREATE FUNCTION attribute_added() RETURNS TRIGGER LANGUAGE plpgsql AS $$
 BEGIN
+    PERFORM tally_alone(c.sp) FROM (SELECT DISTINCT sp FROM changed ORDER BY sp) AS c;
     INSERT INTO tally AS t (sp, name, type, value, n)
         SELECT sp, name, type, value, COUNT(*) FROM (
             SELECT sp, name, CASE WHEN own THEN type ELSE 0 END AS type, CASE WHEN own THEN value ELSE '' END AS value FROM (
@@ -38,6 +43,7 @@ BEGIN
 END $$;
 CREATE FUNCTION attribute_removed() RETURNS TRIGGER LANGUAGE plpgsql AS $$
 BEGIN
+    PERFORM tally_alone(c.sp) FROM (SELECT DISTINCT sp FROM changed ORDER BY sp) AS c;
     INSERT INTO tally AS t (sp, name, type, value, n)
         SELECT sp, name, type, value, -COUNT(*) FROM (
             SELECT sp, name, CASE WHEN own THEN type ELSE 0 END AS type, CASE WHEN own THEN value ELSE '' END AS value FROM (
@@ -62,6 +68,7 @@ CREATE TRIGGER attribute_removed AFTER DELETE ON attribute
 
 CREATE FUNCTION entry_added() RETURNS TRIGGER LANGUAGE plpgsql AS $$
 BEGIN
+    PERFORM tally_alone(c.sp) FROM (SELECT DISTINCT sp FROM changed ORDER BY sp) AS c;
     INSERT INTO tally AS t (sp, name, type, value, n)
         SELECT sp, '', kind, '', COUNT(*) FROM changed WHERE id > 1 GROUP BY sp, kind ORDER BY sp, kind
     ON CONFLICT (sp, name, type, value) DO UPDATE SET n = t.n + excluded.n;
@@ -69,6 +76,7 @@ BEGIN
 END $$;
 CREATE FUNCTION entry_removed() RETURNS TRIGGER LANGUAGE plpgsql AS $$
 BEGIN
+    PERFORM tally_alone(c.sp) FROM (SELECT DISTINCT sp FROM changed ORDER BY sp) AS c;
     INSERT INTO tally AS t (sp, name, type, value, n)
         SELECT sp, '', kind, '', -COUNT(*) FROM changed WHERE id > 1 GROUP BY sp, kind ORDER BY sp, kind
     ON CONFLICT (sp, name, type, value) DO UPDATE SET n = t.n + excluded.n;
