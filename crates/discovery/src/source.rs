@@ -6,8 +6,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::frame::BLOCK;
 
-/// Bytes that a server reads and verifies together: what a reader that goes through a file costs it.
-pub(crate) const GROUP: u64 = 1024 * 1024;
 /// Blocks that are kept.
 const MAX_BLOCKS: usize = 512;
 

@@ -11,20 +11,17 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use fuser::{BackingId, Errno};
-use percale_api::entries::{Attributes, Content};
+use percale_api::entries::Attributes;
 use percale_api::mounts::MountChange;
-use percale_api::uploads::Condition;
-use percale_core::{FileMode, ObjectPath, Timestamp};
-use rustix::fs::Statx;
+use percale_core::{FileMode, Timestamp};
 
-use crate::changes::{Change, Staged};
+use crate::changes::Change;
 use crate::error::{from_io, from_rustix};
-use crate::log::Left;
 use crate::names::{NodeId, What};
-use crate::object::{LocalCopy, Object, Open, Publishing, Work};
+use crate::object::{LocalCopy, Object, Open};
 use crate::remote::RemoteFile;
-use crate::session::{Place, on_disk};
-use crate::state::{Shared, State, modified};
+use crate::session::on_disk;
+use crate::state::{Shared, State};
 
 /// What programs have open, by the number that the kernel gives back.
 #[derive(Debug, Default)]
@@ -145,13 +142,6 @@ impl Handles {
 /// Registers a file with the kernel.
 pub type Register<'a> = &'a dyn Fn(&File) -> std::io::Result<BackingId>;
 
-/// Returns what tells whether a file was changed.
-fn looks(stat: &Statx) -> (u64, i128, i128) {
-    let nanos =
-        |at: rustix::fs::StatxTimestamp| i128::from(at.tv_sec) * 1_000_000_000 + i128::from(at.tv_nsec);
-    (stat.stx_size, nanos(stat.stx_mtime), nanos(stat.stx_ctime))
-}
-
 impl Shared {
     /// Makes a file and opens it. The collection must have been listed, and the name must be free.
     ///
@@ -176,19 +166,6 @@ impl Shared {
         self.touch(state, parent);
         let opened = self.hand_out(state, node, (file, true), register);
         Ok((node, opened))
-    }
-
-    /// Stages an empty file.
-    fn stage(&self, mode: FileMode) -> Result<(File, Work), Errno> {
-        let (store, token) = (self.session.for_new_data(), self.session.token());
-        let file = self.session.create_staged(store, &token, mode).map_err(from_rustix)?;
-        Ok((file, Work::at(Place { store, token, key: None })))
-    }
-
-    /// Notes for the next process where a file lies that is written, and where it belongs.
-    pub fn note(&self, place: &Place, path: &ObjectPath) {
-        let store = place.store.and_then(|store| self.session.store_id(store));
-        self.log.staged(&place.token, &Left { path: path.clone(), store, key: place.key.clone() });
     }
 
     /// Gives out a handle on a file of this host, read and written by the kernel where that is possible.
@@ -272,7 +249,7 @@ impl Shared {
     }
 
     /// Opens the copy of a version on this host, if it is still what the catalog knows; on a native store, as it is now.
-    fn open_here(&self, object: &Object) -> Option<File> {
+    pub fn open_here(&self, object: &Object) -> Option<File> {
         let LocalCopy { store, key } = object.copy.as_ref()?;
         let file = self.session.open_copy(*store, key).ok()?;
         let meta = file.metadata().ok()?;
@@ -298,224 +275,6 @@ impl Shared {
         Ok(self.hand_out(state, node, (file, true), register))
     }
 
-    /// Returns the staged file of an object, made if there is none.
-    ///
-    /// # Errors
-    /// What stands in the way.
-    pub fn to_work(&self, state: &mut State, node: NodeId, is_truncated: bool) -> Result<File, Obstacle> {
-        let parent = state.names.get(node).ok_or(Errno::ENOENT)?.parent;
-        self.may_change(state, parent)?;
-        let object = state.names.object_mut(node).ok_or(Errno::EISDIR)?;
-        if object.publishing().is_some() && !self.recall(state, node) {
-            return self.write_again(state, node, is_truncated);
-        }
-        let object = state.names.object_mut(node).ok_or(Errno::EISDIR)?;
-        if let Some(work) = &mut object.work {
-            let file = self.session.open_written(&work.place).map_err(from_rustix)?;
-            if is_truncated {
-                file.set_len(0).map_err(|error| from_io(&error))?;
-                work.is_dirty = true;
-            }
-            return Ok(file);
-        }
-        if let Some(file) = self.write_in_place(state, node, is_truncated)? {
-            return Ok(file);
-        }
-        let object = state.names.object_mut(node).ok_or(Errno::EISDIR)?;
-        if object.is_open() {
-            // Whoever has it open goes on with what it was; the name means another node from now on, which the kernel finds when
-            // it looks again.
-            let other = Object {
-                content: object.content.clone(),
-                copy: object.copy.clone(),
-                mode: object.mode,
-                ..Object::default()
-            };
-            state.names.replace(node, What::Object(Box::new(other)));
-            return Err(Obstacle::No(Errno::ESTALE));
-        }
-        let before = match is_truncated || object.size() == 0 {
-            true => None,
-            false => Some(self.open_here(object).ok_or(Obstacle::Elsewhere)?),
-        };
-        let is_changed = is_truncated && object.size() > 0;
-        Ok(self.stage_from(state, node, before.as_ref(), is_changed)?)
-    }
-
-    /// Begins to write a file again whose last writing is on its way to the site, which may have made a version of it: what comes of
-    /// it now is the next one.
-    fn write_again(&self, state: &mut State, node: NodeId, is_truncated: bool) -> Result<File, Obstacle> {
-        let object = state.names.object_mut(node).ok_or(Errno::EISDIR)?;
-        let publishing = object.publishing().ok_or(Errno::ESTALE)?;
-        let (number, size) = (publishing.number, publishing.staged.size);
-        let is_open = object.is_open();
-        let sent = object.work.take().ok_or(Errno::ESTALE)?;
-        let begun = if sent.place.is_the_copy() {
-            let begun = self.write_in_place(state, node, is_truncated);
-            begun.and_then(|file| file.ok_or(Obstacle::Publishing(number)))
-        } else if is_open {
-            // Whoever has it open goes on with what it was, and the kernel allows one file for each node.
-            Err(Obstacle::Publishing(number))
-        } else if is_truncated || size == 0 {
-            self.stage_from(state, node, None, is_truncated && size > 0).map_err(Obstacle::No)
-        } else {
-            let before = self.open_work(&sent);
-            before.and_then(|before| Ok(self.stage_from(state, node, Some(&before), false)?))
-        };
-        if let Some(object) = state.names.object_mut(node) {
-            match begun {
-                Ok(_) => object.sent = Some(Box::new(sent)),
-                Err(_) => object.work = Some(sent),
-            }
-        }
-        begun
-    }
-
-    /// Opens a file that was written, to be read; one that is being published may have its place already.
-    fn open_work(&self, work: &Work) -> Result<File, Obstacle> {
-        let error = match self.session.open_written(&work.place) {
-            Ok(file) => return Ok(file),
-            Err(error) => error,
-        };
-        let Some(Publishing { number, staged }) = work.publishing.as_deref() else {
-            return Err(from_rustix(error).into());
-        };
-        let placed = staged.place.store.and_then(|store| self.session.open_copy(store, staged.key()).ok());
-        // Else it is under another key, which comes with the answer.
-        let placed = placed.filter(|file| file.metadata().is_ok_and(|meta| meta.ino() == staged.inode));
-        placed.ok_or(Obstacle::Publishing(*number))
-    }
-
-    /// Takes back what waits to be published of a file, which is then to be published again. Tells whether it was still waiting.
-    pub fn recall(&self, state: &mut State, node: NodeId) -> bool {
-        let Some(number) = state.names.object(node).and_then(|object| Some(object.publishing()?.number))
-        else {
-            return false;
-        };
-        if !self.take_back(state, number) {
-            return false;
-        }
-        if let Some(work) = state.names.object_mut(node).and_then(|object| object.work.as_mut()) {
-            work.publishing = None;
-            work.is_dirty = true;
-        }
-        true
-    }
-
-    /// Stages a file with the bytes of another, and notes that it is written.
-    fn stage_from(
-        &self,
-        state: &mut State,
-        node: NodeId,
-        before: Option<&File>,
-        is_changed: bool,
-    ) -> Result<File, Errno> {
-        let mode = state.names.object(node).ok_or(Errno::EISDIR)?.mode.unwrap_or(FileMode::DEFAULT);
-        let (file, mut work) = self.stage(mode)?;
-        if let Some(before) = before
-            && let Err(error) = copy(before, &file)
-        {
-            self.session.discard(&work.place);
-            return Err(from_io(&error));
-        }
-        work.is_dirty = is_changed;
-        self.begin_work(state, node, work);
-        Ok(file)
-    }
-
-    /// Opens a copy on a native store to be written where it lies; nothing if there is none.
-    ///
-    /// # Errors
-    /// What stands in the way.
-    fn write_in_place(
-        &self,
-        state: &mut State,
-        node: NodeId,
-        is_truncated: bool,
-    ) -> Result<Option<File>, Obstacle> {
-        let object = state.names.object(node).ok_or(Errno::EISDIR)?;
-        let Some(LocalCopy { store, key }) = object.copy.clone() else { return Ok(None) };
-        // Who reads an older version over the network shares the kernel's pages of the node.
-        let is_shared = object.is_open() && state.handles.is_remote(node);
-        if !self.session.is_native(store) || is_shared {
-            return Ok(None);
-        }
-        let place = Place { store: Some(store), token: self.session.token(), key: Some(key) };
-        // Gone, or not for this account: what is published then is a staged file.
-        let Ok(file) = self.session.open_written(&place) else { return Ok(None) };
-        let begun = self.session.stat_written(&place).ok();
-        if is_truncated {
-            file.set_len(0).map_err(|error| from_io(&error))?;
-        }
-        let path = self.path(state, node).ok_or(Errno::ENOENT)?;
-        let id = self.session.store_id(store).ok_or(Errno::ESTALE)?;
-        let mut work = Work::at(place);
-        self.note(&work.place, &path);
-        let mark = Change::Name(MountChange::Writing { path, store: id });
-        work.mark = Some(self.submit(state, mark, Vec::new()));
-        work.begun = begun.as_ref().map(looks);
-        state.names.object_mut(node).ok_or(Errno::EISDIR)?.work = Some(work);
-        Ok(Some(file))
-    }
-
-    /// Notes a staged file that has the content of the version.
-    fn begin_work(&self, state: &mut State, node: NodeId, mut work: Work) {
-        let stat = self.session.stat_written(&work.place).ok();
-        work.begun = stat.as_ref().map(looks);
-        if let Some(path) = self.path(state, node) {
-            self.note(&work.place, &path);
-        }
-        if let Some(object) = state.names.object_mut(node) {
-            object.work = Some(work);
-        }
-    }
-
-    /// Brings the bytes of a version to this host, so that they can be changed.
-    ///
-    /// # Errors
-    /// What programs are told.
-    pub async fn bring(self: &Arc<Self>, node: NodeId) -> Result<(), Errno> {
-        let (space, path, content, mode) = {
-            let state = self.state();
-            let object = state.names.object(node).ok_or(Errno::ENOENT)?;
-            let content = object.content.clone().ok_or(Errno::ESTALE)?;
-            let path = self.path(&state, node).ok_or(Errno::ENOENT)?;
-            let space = state.names.get(node).and_then(|node| node.space).ok_or(Errno::ENOENT)?;
-            let space = state.spaces.get(usize::from(space.0)).ok_or(Errno::ENOENT)?.id;
-            (space, path, content, object.mode.unwrap_or(FileMode::DEFAULT))
-        };
-        let version = content.version;
-        let remote = self.remote.open(space, path, content.clone());
-        let (file, work) = self.stage(mode)?;
-        let brought = self.copy_from(&remote, &content, &file).await;
-        let mut state = self.state();
-        let object = state.names.object(node);
-        let is_as_before = object.is_some_and(|object| {
-            object.work.is_none() && object.content.as_ref().is_some_and(|content| content.version == version)
-        });
-        if brought.is_err() || !is_as_before {
-            self.session.discard(&work.place);
-            return brought;
-        }
-        self.begin_work(&mut state, node, work);
-        Ok(())
-    }
-
-    async fn copy_from(&self, remote: &Arc<RemoteFile>, content: &Content, file: &File) -> Result<(), Errno> {
-        use std::os::unix::fs::FileExt as _;
-        const PIECE: u64 = 4 << 20;
-        let mut at = 0;
-        while at < content.size {
-            let bytes = self.remote.read(remote, at, PIECE).await?;
-            let file = file.try_clone().map_err(|error| from_io(&error))?;
-            let len = bytes.len() as u64;
-            let written = tokio::task::spawn_blocking(move || file.write_all_at(&bytes, at)).await;
-            written.map_err(|_| Errno::EIO)?.map_err(|error| from_io(&error))?;
-            at += len;
-        }
-        Ok(())
-    }
-
     /// Notes that a program closed a file. What it wrote is published if it was the last that might.
     pub fn close(&self, state: &mut State, number: u64) {
         let Some(handle) = state.handles.remove(number) else { return };
@@ -538,55 +297,6 @@ impl Shared {
         for number in state.handles.numbers() {
             self.close(&mut state, number);
         }
-    }
-
-    /// Has what was written published, if nobody writes any more and it was changed.
-    pub fn end_work(&self, state: &mut State, id: NodeId) {
-        let Some(node) = state.names.get(id) else { return };
-        let (is_linked, parent, name) = (node.is_linked, node.parent, node.name.clone());
-        let path = self.path(state, id);
-        let Some(object) = state.names.object_mut(id) else { return };
-        let is_new = object.content.is_none() && object.sent.is_none();
-        let is_open = !matches!(object.open, Open::No);
-        let mode = object.mode;
-        let Some(work) = &mut object.work else { return };
-        if work.writers > 0 || work.publishing.is_some() {
-            return;
-        }
-        let stat = self.session.stat_written(&work.place).ok();
-        let is_changed = work.is_dirty || stat.as_ref().map(looks) != work.begun;
-        // If it has been said that it is written, it is said that it is not any more.
-        let mark = work.mark.take();
-        let is_marked = mark.is_some_and(|number| !self.take_back(state, number));
-        let Some(work) = state.names.object_mut(id).and_then(|object| object.work.as_mut()) else { return };
-        let is_changed = is_changed || is_marked;
-        let (Some(stat), Some(path), true, true) = (stat, path, is_linked, is_changed || is_new) else {
-            // Readers go on with the staged file; it goes with the last of them.
-            if !is_open {
-                self.session.discard(&work.place);
-                self.log.done(&work.place.token);
-                // If it was opened again and nothing was written, what is on its way is what it is.
-                state.names.object_mut(id).into_iter().for_each(|object| {
-                    object.work = object.sent.take().map(|sent| *sent);
-                });
-            }
-            return;
-        };
-        let staged = Staged {
-            node: id,
-            path,
-            place: work.place.clone(),
-            size: stat.stx_size,
-            inode: stat.stx_ino,
-            mtime: modified(&stat),
-            mode: mode.unwrap_or(FileMode::of(stat.stx_mode.into())),
-            condition: if work.is_exclusive { Condition::New } else { Condition::Any },
-        };
-        let number = self.submit(state, Change::Publish(staged.clone()), vec![(parent, name)]);
-        if let Some(work) = state.names.object_mut(id).and_then(|object| object.work.as_mut()) {
-            work.publishing = Some(Box::new(Publishing { number, staged }));
-        }
-        self.touch(state, parent);
     }
 
     /// Sets when an object was modified, as a program wants it.
@@ -701,32 +411,6 @@ impl Shared {
         self.end_work(state, node);
         Ok(())
     }
-
-    /// Forgets what a file without a name has staged, unless programs still have it open.
-    pub fn drop_work(&self, state: &mut State, id: NodeId) {
-        let is_publishing = state.names.object(id).is_some_and(|object| object.publishing().is_some());
-        if is_publishing && !self.recall(state, id) {
-            return;
-        }
-        let Some(object) = state.names.object_mut(id) else { return };
-        let is_open = !matches!(object.open, Open::No);
-        let Some(work) = &mut object.work else { return };
-        work.publishing = None;
-        if work.writers == 0 && !is_open {
-            self.session.discard(&work.place);
-            self.log.done(&work.place.token);
-            object.work = None;
-        }
-    }
-}
-
-/// Copies a file, sharing its blocks where the file system can.
-fn copy(from: &File, to: &File) -> std::io::Result<()> {
-    if rustix::fs::ioctl_ficlone(to, from).is_ok() {
-        return Ok(());
-    }
-    let (mut from, mut to) = (from, to);
-    std::io::copy(&mut from, &mut to).map(drop)
 }
 
 /// Returns the time that a program wants to be set.

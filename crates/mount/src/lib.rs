@@ -36,6 +36,7 @@ mod requests;
 mod session;
 mod state;
 mod tree;
+mod work;
 mod xattr;
 
 use std::collections::BTreeMap;

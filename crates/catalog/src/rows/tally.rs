@@ -12,13 +12,15 @@ const TOGETHER: i64 = 0;
 /// Values that are looked through for one.
 const FEW: usize = 64;
 
+/// PostgreSQL has several rows for a value.
 static VALUES: Sql = Sql::both(
-    "SELECT type, value, n FROM tally WHERE sp = $1 AND name = $2 AND n > 0 ORDER BY type LIMIT $3",
+    "SELECT type, value, CAST(SUM(n) AS bigint) FROM tally WHERE sp = $1 AND name = $2 \
+     GROUP BY type, value HAVING SUM(n) > 0 ORDER BY type, value LIMIT $3",
 );
 /// SQLite counts a million faster than it would keep their number.
 static ENTRIES: Sql = Sql::each(
     "SELECT kind, COUNT(*) FROM entry WHERE sp = $1 AND id > 1 GROUP BY kind",
-    "SELECT type, n FROM tally WHERE sp = $1 AND name = '' AND n > 0",
+    "SELECT type, CAST(SUM(n) AS bigint) FROM tally WHERE sp = $1 AND name = '' GROUP BY type HAVING SUM(n) > 0",
 );
 static REMOVE_OF_SPACE: Sql = Sql::both("DELETE FROM tally WHERE sp = $1");
 

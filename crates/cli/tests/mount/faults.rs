@@ -47,13 +47,18 @@ fn what_was_written_survives_the_death_of_the_mount() {
     run(&site, &["check", "--deep", "percale:/lab"]);
 }
 
+/// Makes `dir/a`, and waits until the site has it.
+fn publish_one(site: &Site, mount: &Mounted) {
+    fs::create_dir(mount.path("dir")).unwrap();
+    fs::write(mount.path("dir/a"), "one").unwrap();
+    until_listed(site, &["/lab/dir -", "/lab/dir/a 3"]);
+}
+
 #[test]
 fn programs_go_on_while_the_server_is_away() {
     let Some((mut site, folder)) = to_mount(site) else { return };
     let mount = Mounted::start(&site, folder.path(), &[]);
-    fs::create_dir(mount.path("dir")).unwrap();
-    fs::write(mount.path("dir/a"), "one").unwrap();
-    until_listed(&site, &["/lab/dir -", "/lab/dir/a 3"]);
+    publish_one(&site, &mount);
     site.kill();
     let began = Instant::now();
     fs::write(mount.path("dir/b"), "two").unwrap();
@@ -164,9 +169,7 @@ fn programs_go_on_with_files_whose_server_died_while_it_published_them() {
 fn names_that_are_known_are_known_while_the_server_is_away() {
     let Some((mut site, folder)) = to_mount(site) else { return };
     let mount = Mounted::start(&site, folder.path(), &[]);
-    fs::create_dir(mount.path("dir")).unwrap();
-    fs::write(mount.path("dir/a"), "one").unwrap();
-    until_listed(&site, &["/lab/dir -", "/lab/dir/a 3"]);
+    publish_one(&site, &mount);
     site.kill();
     // The journal is given up after 5 s, and the kernel asks again each second then.
     let began = Instant::now();

@@ -7,16 +7,17 @@ use grib_core::metadata::{Parameter, ReferenceTime};
 use grib_core::parameter::{grib1_parameter_description, grib1_parameter_name, lookup_parameter};
 use grib_core::product::{FixedSurface, Identification, ProductDefinition};
 use percale_core::attribute::{Float, MAX_ATTRIBUTE_VALUES};
+use percale_core::tree::GROUP_SIZE;
 use percale_core::{AttributeValue, Timestamp};
 
 use super::Unreadable;
 use crate::header::{FORMAT, Header};
-use crate::source::{File, GROUP};
+use crate::source::File;
 use crate::standard::Coverage;
 
 /// Most messages that are looked at.
 const MAX_MESSAGES: usize = 10_000;
-/// Bytes of the file that are read at most, in blocks as [`File`] reads them: a large message takes one for itself.
+/// Bytes of the file that are read at most, in groups as a server reads and verifies them: a large message takes one for itself.
 const MAX_BLOCKS: u64 = 400;
 /// Most bytes between two messages: they come out of bulletins, and are padded.
 const MAX_GAP: usize = 4096;
@@ -84,8 +85,8 @@ fn number(bytes: &[u8]) -> u64 {
 
 impl Messages<'_> {
     fn range(&mut self, at: u64, len: u64) -> Result<Vec<u8>, Unreadable> {
-        if at / GROUP != self.last_block {
-            self.last_block = at / GROUP;
+        if at / GROUP_SIZE != self.last_block {
+            self.last_block = at / GROUP_SIZE;
             self.blocks += 1;
         }
         Ok(self.file.range(at, len as usize)?)

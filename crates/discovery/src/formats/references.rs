@@ -8,13 +8,14 @@ mod types;
 
 use std::collections::HashSet;
 
+use percale_core::tree::GROUP_SIZE;
 use serde_json::{Map, Value};
 
 use super::{Unreadable, is_hdf5};
 use crate::references::{
     ArrayMeta, LeftOut, MAX_CHUNKS, Reference, References, TEXTS, chunk_key, index_of, inline,
 };
-use crate::source::{File, GROUP};
+use crate::source::File;
 
 /// Bytes of keys, and of what stands at them, with room below the longest frame for how JSON writes them.
 const MAX_TEXT: usize = 36 << 20;
@@ -30,7 +31,7 @@ const MAX_COORDINATE: u64 = 512 << 10;
 const MAX_SMALL: u64 = 16 << 10;
 /// Bytes of the values of one file that are read.
 const MAX_VALUES: u64 = 2 << 20;
-/// Blocks of the file that are read for values: no more than half of what may be read of one.
+/// Groups of the file that are read for values, as a server reads and verifies them: no more than half of what may be read of one.
 const MAX_BLOCKS: usize = 256;
 /// Bytes of a piece of an array that lies in the file in one, so that its pieces can be read at once.
 const PIECE: u64 = 16 << 20;
@@ -101,8 +102,8 @@ impl Gathered {
         }
         let mut blocks = HashSet::new();
         for (offset, len) in ranges {
-            let last = offset.saturating_add(len.saturating_sub(1)) / GROUP;
-            for block in offset / GROUP..=last {
+            let last = offset.saturating_add(len.saturating_sub(1)) / GROUP_SIZE;
+            for block in offset / GROUP_SIZE..=last {
                 if !self.blocks.contains(&block) {
                     blocks.insert(block);
                 }

@@ -178,7 +178,9 @@ async fn change_space(
         ..Default::default()
     };
     let space = app.catalog.update_space(&caller, &name, change).await?;
-    app.extraction.note(&app.catalog, &space).await?;
+    if let Err(error) = app.extraction.note(&app.catalog, &space).await {
+        tracing::debug!(%error, "what a space says of headers is learnt with the next look");
+    }
     app.stores.forget_space(&name);
     Ok((position_header(space.position), Json(describe(&app, space, &stores))).into_response())
 }
