@@ -5,8 +5,8 @@ The experiments of a paper on workspaces across data centers (its figure 9b and 
 attributes; four kinds of queries, of which a share of all files is found, asked by four clients a thousand times. Beside the search stands
 what there is without one: h5py, which opens every file.
 
-The paper's files have 25 MB each. Files of 8 KiB show what reading headers costs at most; files of 1 MiB, which fit into memory, what it costs
-beside bytes.
+The paper's files have 25 MB each, more than there is room for: of these a part is put, as many as have the bytes of 4 600 files of 1 MiB.
+Files of 8 KiB show what reading headers costs at most.
 """
 
 import argparse
@@ -113,23 +113,24 @@ def put(env, folder, space, mode, files, site):
         time.sleep(0.1)
 
 
-def put_large(options, record, attributes):
-    """Puts files of a megabyte, in each mode at a site of its own, so that all of them have room in memory."""
+def put_large(options, record, attributes, kib):
+    """Puts files of some megabytes, in each mode at a site of its own, so that all of them have room in memory."""
+    files = max(1, options.files * 1024 // max(1024, kib))
     with tempfile.TemporaryDirectory(prefix="percale-bench-", dir=options.folder) as folder:
         made = Path(folder) / "made"
-        make(made, options.files, attributes, kib=options.large)
+        make(made, files, attributes, kib)
         # The first one finds memory that was never used, which takes longer, and does not count.
         for counts, mode in [(False, "off"), *((True, mode) for mode in MODES)]:
             with tempfile.TemporaryDirectory(dir=folder) as place, one_site.site(Path(place)) as env:
                 token = Path(env["PERCALE_TOKEN_FILE"]).read_text().strip()
                 site = (int(env["PERCALE_URL"].rsplit(":", 1)[1]), env["PERCALE_CA_FILE"], token)
                 load = os.getloadavg()[0]
-                took, found = put(env, made, f"{mode}-large", mode, options.files, site)
+                took, found = put(env, made, f"{mode}-large", mode, files, site)
                 if not counts:
                     continue
-                record(f"put, {attributes} attributes, {mode}, {options.large} KiB each", took, load)
+                record(f"put, {attributes} attributes, {mode}, {files} x {kib} KiB", took, load)
                 if found:
-                    record(f"put and found, {attributes} attributes, {mode}, {options.large} KiB each", found, load)
+                    record(f"put and found, {attributes} attributes, {mode}, {files} x {kib} KiB", found, load)
 
 
 def scan(folder):
@@ -179,8 +180,8 @@ def round_of(options, record):
                     query = f"serial<{options.files * share // 100} {below}"
                     took, rows, firsts = ask(pool, site, [query] * queries)
                     record(f"{share} % found, {CLIENTS} x {queries} queries", took, load, rows, firsts)
-    if options.large:
-        put_large(options, record, attributes)
+    for kib in filter(None, map(int, options.large.split(","))):
+        put_large(options, record, attributes, kib)
 
 
 def main():
@@ -188,7 +189,7 @@ def main():
     parser.add_argument("-n", "--rounds", type=int, default=5, help="rounds (default 5)")
     parser.add_argument("--files", type=int, default=4600, help="how many files (default 4600)")
     parser.add_argument("--attributes", default="5,20", help="attributes of each, several with commas between (default 5,20)")
-    parser.add_argument("--large", type=int, default=1024, help="KiB of the files of which bytes are what counts (default 1024; 0: none)")
+    parser.add_argument("--large", default="1024,25600", help="KiB of the files of which bytes are what counts (default 1024,25600; 0: none)")
     parser.add_argument("--queries", type=int, default=1000, help="queries of each client (default 1000; a tenth where many rows are found)")
     parser.add_argument("--folder", type=Path, default=None, help="where files and catalog lie (default: memory, if there is a place)")
     parser.add_argument("--out", type=Path, help="where the figures go (default bench/runs/<date>-<machine>-headers)")
@@ -226,7 +227,7 @@ def save(folder, rows, options):
     described = host.setup(folder, PERCALE, "headers")
     series = {}
     for row in rows:
-        if row["what"].startswith("put, ") and not row["what"].endswith("each"):
+        if row["what"].startswith("put, ") and not row["what"].endswith("KiB"):
             _, attributes, mode = row["what"].split(", ")
             series.setdefault(mode, []).append((int(attributes.split()[0]), row["seconds"]))
     drawn = plots.curves(folder / "put.svg", f"Put of {options.files} HDF5 files", "attributes", "s", series)

@@ -1,7 +1,7 @@
 //! Measures searching: `searches [OBJECTS] [URL…]`, by default a million objects and SQLite in a folder of its own; the URL `postgres`
 //! starts a server. With the URL of a database that has the objects from a run before, only the searches are measured.
 //!
-//! Six attributes for each object, as for the records of an instrument, written through the catalog like those that people set. Then
+//! Six attributes for each object, as for the records of an instrument, written through the catalog like those of headers. Then
 //! selective queries, each by itself, with the half and the hundredth that took longest; queries of all sizes read to their end, counted,
 //! and sorted.
 
@@ -19,8 +19,8 @@ use crate::bench::{Bench, Failed};
 
 const FILES_IN_FOLDER: usize = 1000;
 const FOLDERS_IN_CALL: usize = 4;
-/// Changes on their way at once.
-const AT_ONCE: usize = 512;
+/// Folders on their way at once.
+const AT_ONCE: usize = 4;
 /// Questions of each kind.
 const QUESTIONS: usize = 1000;
 const INSTRUMENTS: [&str; 5] = ["MODIS", "VIIRS", "AVHRR", "SeaWiFS", "OLCI"];
@@ -128,13 +128,24 @@ async fn run(bench: &Bench, objects: usize) -> Result<(), Failed> {
 async fn load(bench: &Bench, objects: usize) -> Result<(), Failed> {
     let Bench { engine, catalog, admin, .. } = bench;
     register(bench, objects).await?;
+    let spaces = catalog.spaces(admin).await?;
+    let space = spaces.iter().find(|space| space.name.as_str() == "bench").ok_or("there is no space")?.id;
     let start = Instant::now();
-    let changes = (0..objects).map(|n| async move {
-        catalog.change_attributes(admin, &path(n)?, attributes(n)?).await.map_err(Failed::from)
+    let folders = (0..objects.div_ceil(FILES_IN_FOLDER)).map(|folder| async move {
+        let mut options = ListOptions::default();
+        options.limit = FILES_IN_FOLDER;
+        let listed = catalog.list(admin, &folder_path(folder)?, options).await?.items;
+        let headers = listed.iter().enumerate().map(|(at, Listed { entry, .. })| {
+            let content = entry.content.as_ref().ok_or("a collection among the objects")?;
+            let found = attributes(folder * FILES_IN_FOLDER + at)?;
+            Ok(Header { entry: entry.id, version: content.version, found })
+        });
+        let headers = headers.collect::<Result<_, Failed>>()?;
+        catalog.extracted(space, None, headers).await.map_err(Failed::from)
     });
-    let mut changes = futures::stream::iter(changes).buffer_unordered(AT_ONCE);
-    while let Some(changed) = changes.next().await {
-        changed?;
+    let mut folders = futures::stream::iter(folders).buffer_unordered(AT_ONCE);
+    while let Some(written) = folders.next().await {
+        written?;
     }
     let seconds = start.elapsed().as_secs_f64();
     println!(
@@ -159,7 +170,7 @@ async fn register(bench: &Bench, objects: usize) -> Result<(), Failed> {
                 root: None,
             });
             Ok(NativeFolder {
-                path: format!("/bench/raw/{folder:05}").parse()?,
+                path: folder_path(*folder)?,
                 key: Some(format!("raw/{folder:05}")),
                 files: files.collect(),
             })
@@ -175,13 +186,13 @@ async fn register(bench: &Bench, objects: usize) -> Result<(), Failed> {
     Ok(())
 }
 
-fn path(n: usize) -> Result<ObjectPath, Failed> {
-    Ok(format!("/bench/raw/{:05}/granule-{n:08}.nc", n / FILES_IN_FOLDER).parse()?)
+fn folder_path(folder: usize) -> Result<ObjectPath, Failed> {
+    Ok(format!("/bench/raw/{folder:05}").parse()?)
 }
 
-fn attributes(n: usize) -> Result<AttributeChange, Failed> {
+fn attributes(n: usize) -> Result<Vec<FoundAttribute>, Failed> {
     let instrument = INSTRUMENTS.get(n % INSTRUMENTS.len()).copied().unwrap_or_default();
-    let set = [
+    let found = [
         ("run", AttributeValue::Integer(n as i64)),
         ("title", AttributeValue::Text(format!("Granule {n}"))),
         ("instrument", AttributeValue::Text(instrument.into())),
@@ -189,8 +200,7 @@ fn attributes(n: usize) -> Result<AttributeChange, Failed> {
         ("taken", AttributeValue::Time(Timestamp::from_micros(BEGIN + n as i64 * 60_000_000))),
         ("is_day", AttributeValue::Bool(n.is_multiple_of(2))),
     ];
-    let set = set.into_iter().map(|(name, value)| Ok((name.parse()?, vec![value])));
-    Ok(AttributeChange { set: set.collect::<Result<_, Failed>>()? })
+    found.into_iter().map(|(name, value)| Ok((name.parse()?, vec![value]))).collect()
 }
 
 fn number(number: f64) -> Literal {

@@ -224,7 +224,7 @@ impl Change for Set {
                 .map_err(|wrong| Error::invalid(format!("{path} is not changed: {wrong}")))?;
         }
         let item = AttributesItem { entry: EntryId(entry), source, version: None, set };
-        write(batch.tx, sp, &item).await?;
+        write(batch.tx, sp, &item, |_| true).await?;
         batch.record(sp, &actor(caller), kind::ATTRIBUTES_CHANGED, &Items { items: vec![item] })
     }
 
@@ -233,11 +233,18 @@ impl Change for Set {
     }
 }
 
-/// Puts attributes in place of what the entry had under their names.
-pub(crate) async fn write<T: Tx>(tx: &T, sp: i64, item: &AttributesItem) -> Result<()> {
+/// Puts attributes in place of what the entry had under their names, which is nothing under those that it `may_have` not.
+pub(crate) async fn write<T: Tx>(
+    tx: &T,
+    sp: i64,
+    item: &AttributesItem,
+    may_have: impl Fn(&AttributeName) -> bool,
+) -> Result<()> {
     let AttributesItem { entry: EntryId(entry), source, set, .. } = item;
-    let names: Vec<AttributeName> = set.iter().map(|one| one.name.clone()).collect();
-    attribute::remove(tx, (sp, *entry), *source, &names).await?;
+    let names = set.iter().map(|one| one.name.clone()).filter(may_have).collect::<Vec<_>>();
+    if !names.is_empty() {
+        attribute::remove(tx, (sp, *entry), *source, &names).await?;
+    }
     let mut rows = Vec::new();
     for SetAttribute { name, values } in set {
         for (ord, value) in (0..).zip(values) {

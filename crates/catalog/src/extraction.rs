@@ -17,7 +17,9 @@ use crate::catalog::Catalog;
 use crate::copies::home_space;
 use crate::engine::{Change, Query, Tx};
 use crate::error::{Error, ErrorKind, Result};
-use crate::model::{AttributeSource, EntryKind, ExtractionPlace, Header, OpenVersion, ToExtract};
+use crate::model::{
+    AttributeSource, EntryKind, ExtractionPlace, FoundAttribute, Header, OpenVersion, ToExtract,
+};
 use crate::read::open_current;
 use crate::record::{AttributesItem, Items, RecordChange, SetAttribute, kind};
 use crate::rows::site::SpaceRow;
@@ -49,11 +51,14 @@ impl Catalog {
         place: Option<ExtractionPlace>,
         headers: Vec<Header>,
     ) -> Result<Position> {
-        for (name, values) in headers.iter().flat_map(|header| &header.found) {
-            check_values(name, values).map_err(Error::invalid)?;
-        }
+        headers.iter().try_for_each(|header| check_found(&header.found))?;
         self.change(Extracted { space, place, headers }).await
     }
+}
+
+/// Fails for values that an attribute cannot have.
+pub(crate) fn check_found(found: &[FoundAttribute]) -> Result<()> {
+    found.iter().try_for_each(|(name, values)| check_values(name, values).map_err(Error::invalid))
 }
 
 async fn home_row<T: Tx>(batch: &mut Batch<'_, T>, space: SpaceId) -> Result<Arc<SpaceRow>> {
@@ -162,33 +167,18 @@ impl Change for Extracted {
         let sp = home_row(batch, *space).await?.sp;
         let keys: Vec<(i64, u64)> = headers.iter().map(|header| (sp, header.entry.0)).collect();
         batch.load_entries(&keys, Lock::Update).await?;
-        let mut known: HashMap<u64, Vec<_>> = HashMap::new();
-        for row in attribute::of_entries(batch.tx, keys).await? {
-            known.entry(row.entry).or_default().push(row);
-        }
-        let mut items = Vec::new();
+        let mut current = Vec::with_capacity(headers.len());
         for Header { entry, version, found } in headers {
             let there = batch.entry(sp, entry.0, Lock::Update).await?;
-            if there.is_none_or(|there| there.version() != Some(*version)) {
-                continue;
-            }
-            let mut known = gather(known.remove(&entry.0).unwrap_or_default());
-            known.retain(|one| one.source == AttributeSource::Header);
-            let set = difference(&known, found);
-            if !set.is_empty() {
-                let source = AttributeSource::Header;
-                let item = AttributesItem { entry: *entry, source, version: Some(*version), set };
-                write(batch.tx, sp, &item).await?;
-                items.push(item);
+            if there.is_some_and(|there| there.version() == Some(*version)) {
+                current.push((*entry, *version, found.as_slice()));
             }
         }
         if let Some(place) = *place {
             extraction::set(batch.tx, sp, place).await?;
         }
-        match items.is_empty() {
-            true => Ok(batch.no_record(sp)),
-            false => batch.record(sp, "system", kind::ATTRIBUTES_CHANGED, &Items { items }),
-        }
+        let known = current.iter().map(|(entry, ..)| *entry).collect();
+        write_headers(batch, sp, &current, known).await
     }
 
     fn finish(self, mark: Mark, written: &Written) -> Position {
@@ -196,11 +186,39 @@ impl Change for Extracted {
     }
 }
 
+/// Puts what was found in the bytes of current versions in the place of what was known of their entries; nothing is known of others than
+/// `known`. Returns the record.
+pub(crate) async fn write_headers<T: Tx>(
+    batch: &mut Batch<'_, T>,
+    sp: i64,
+    headers: &[(EntryId, VersionId, &[FoundAttribute])],
+    known: Vec<EntryId>,
+) -> Result<Mark> {
+    let keys = known.into_iter().map(|entry| (sp, entry.0)).collect();
+    let mut known: HashMap<u64, Vec<_>> = HashMap::new();
+    for row in attribute::of_entries(batch.tx, keys).await? {
+        known.entry(row.entry).or_default().push(row);
+    }
+    let mut items = Vec::new();
+    for (entry, version, found) in headers {
+        let mut known = gather(known.remove(&entry.0).unwrap_or_default());
+        known.retain(|one| one.source == AttributeSource::Header);
+        let set = difference(&known, found);
+        if !set.is_empty() {
+            let source = AttributeSource::Header;
+            let item = AttributesItem { entry: *entry, source, version: Some(*version), set };
+            write(batch.tx, sp, &item, |name| known.iter().any(|one| one.name == *name)).await?;
+            items.push(item);
+        }
+    }
+    match items.is_empty() {
+        true => Ok(batch.no_record(sp)),
+        false => batch.record(sp, "system", kind::ATTRIBUTES_CHANGED, &Items { items }),
+    }
+}
+
 /// Returns what makes the one list of attributes the other.
-fn difference(
-    known: &[crate::model::Attribute],
-    found: &[(AttributeName, Vec<AttributeValue>)],
-) -> Vec<SetAttribute> {
+fn difference(known: &[crate::model::Attribute], found: &[FoundAttribute]) -> Vec<SetAttribute> {
     let new: HashMap<&AttributeName, &Vec<AttributeValue>> =
         found.iter().map(|(name, values)| (name, values)).collect();
     let old: HashMap<&AttributeName, &Vec<AttributeValue>> =

@@ -2,15 +2,19 @@
 
 pub(crate) mod version;
 
+use std::collections::BTreeMap;
+
 use percale_core::ObjectPath;
-use percale_core::ids::{Fence, LeaseId, VersionId};
+use percale_core::ids::{EntryId, Fence, LeaseId, VersionId};
 
 use crate::batch::{Batch, PathLock, Wants, Written};
 use crate::catalog::Catalog;
 use crate::engine::{Change, Query, Tx, to_json};
 use crate::error::{Error, ErrorKind, Result};
+use crate::extraction::{check_found, write_headers};
 use crate::model::{
-    Answer, AnswerKey, Commit, Committed, Content, Intent, IntentId, IntentRow, Prepare, StoreState,
+    Answer, AnswerKey, Commit, Committed, Content, FoundAttribute, Intent, IntentId, IntentRow, Prepare,
+    StoreState,
 };
 use crate::record::{CreatedItem, kind};
 use crate::rows::publish::{IntentBody, StoredIntent, actor};
@@ -40,11 +44,16 @@ impl Catalog {
     ///
     /// # Errors
     /// For each: `Conflict` if the object is not as it was at the preparation, `LeaseExpired`, `NotFound` if the
-    /// intention or the collection is gone.
+    /// intention or the collection is gone. For all: `InvalidRequest` for values that an attribute cannot have.
     pub async fn commit(&self, written: Vec<Commit>) -> Vec<Result<Committed>> {
         let count = written.len();
         if count > MAX_PUBLISH {
             return refuse_all(count);
+        }
+        if let Err(error) =
+            written.iter().flat_map(|commit| &commit.found).try_for_each(|found| check_found(found))
+        {
+            return each(count, Err(error));
         }
         each(count, self.change(CommitAll(written)).await)
     }
@@ -204,7 +213,25 @@ impl Change for CommitAll {
         for written in &self.0 {
             decided.push(one_outcome(commit_one(batch, written).await)?);
         }
-        version::record(batch, decided)
+        let mut drafts = version::record(batch, decided)?;
+        let published = self
+            .0
+            .iter()
+            .zip(&mut drafts)
+            .filter_map(|(commit, draft)| Some((draft.as_mut().ok()?, commit.found.as_deref()?)));
+        let mut spaces: BTreeMap<i64, Vec<(&mut Draft, &[FoundAttribute])>> = BTreeMap::new();
+        for (draft, found) in published {
+            spaces.entry(draft.sp).or_default().push((draft, found));
+        }
+        for (sp, published) in spaces {
+            let headers = published.iter().map(|(draft, found)| (draft.entry, draft.version, *found));
+            let headers: Vec<_> = headers.collect();
+            let replaced = published.iter().filter(|(draft, _)| !draft.created).map(|(draft, _)| draft.entry);
+            let replaced: Vec<EntryId> = replaced.collect();
+            let mark = write_headers(batch, sp, &headers, replaced).await?;
+            published.into_iter().for_each(|(draft, _)| draft.mark = mark);
+        }
+        Ok(drafts)
     }
 
     fn answers(&self, draft: &Self::Draft, written: &Written) -> Result<Vec<(AnswerKey, Answer)>> {

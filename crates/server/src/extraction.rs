@@ -1,36 +1,40 @@
 //! Attributes out of the bytes of objects, behind the journal of each space
 //! (docs/decisions/2026-11-23-headers-are-read-behind-the-journal.md).
 
+mod ahead;
 mod pool;
 mod program;
+mod ranges;
 mod references;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use futures::future::BoxFuture;
 use futures::{FutureExt as _, StreamExt as _, stream};
 use percale_catalog::{
-    Catalog, ExtractionMode, ExtractionPlace, Header, OpenVersion, Space, SpaceRules, ToExtract,
+    Catalog, ExtractionMode, ExtractionPlace, FoundAttribute, Header, OpenVersion, Rules, Space, SpaceRules,
+    ToExtract,
 };
 use percale_core::ids::SpaceId;
-use percale_core::tree::{GROUP_SIZE, group_range};
-use percale_core::{AttributeValue, ByteRange, ErrorCode, ObjectPath, Position};
+use percale_core::{AttributeValue, ByteCount, ByteRange, ErrorCode, ObjectPath, Position};
 use percale_discovery::EXTRACTOR;
 use percale_discovery::frame::{Asked, Outcome, What};
 use percale_discovery::header::{ERROR, Found, Header as Gathered};
 use percale_federation::Acting;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Notify, Semaphore, watch};
 
 use crate::app::system_caller;
 use crate::config::ExtractionConfig;
 use crate::http::forward;
-use crate::reading::{Reach, Reader, Source};
+use crate::reading::Reach;
 use crate::{ApiError, AppState, Result};
+pub use ahead::Arrived;
 use pool::Pool;
 use program::Program;
+use ranges::bytes_of;
 pub use references::references;
 
 /// Versions that are looked at together.
@@ -95,6 +99,8 @@ pub struct Extraction {
     spaces: Mutex<HashMap<SpaceId, State>>,
     /// Counts what was found.
     further: watch::Sender<u64>,
+    /// Somebody waits for what is read.
+    asked: Notify,
 }
 
 impl Extraction {
@@ -105,8 +111,8 @@ impl Extraction {
         let pool = program.map(|program| Pool::new(program, at_once));
         let programs = config.programs.iter().filter_map(Program::new).collect();
         let for_references = Semaphore::new(at_once.div_ceil(2));
-        let (spaces, further) = (Mutex::default(), watch::channel(0).0);
-        Self { pool, programs, at_once, for_references, spaces, further }
+        let (spaces, further, asked) = (Mutex::default(), watch::channel(0).0, Notify::new());
+        Self { pool, programs, at_once, for_references, spaces, further, asked }
     }
 
     fn state<T>(&self, space: SpaceId, change: impl FnOnce(&mut State) -> T) -> T {
@@ -122,11 +128,11 @@ impl Extraction {
         let is_known = self.state(space.id, |state| {
             state.mode = space.home.is_none().then_some(space.extraction);
             // Rules change with a record of the journal.
-            state.mode.is_none() || state.rules_at.replace(space.position) == Some(space.position)
+            state.mode.is_none() || state.rules_at == Some(space.position)
         });
-        if !is_known && let Err(error) = self.note_rules(catalog, space.id).await {
-            self.state(space.id, |state| state.rules_at = None);
-            return Err(error);
+        if !is_known {
+            self.note_rules(catalog, space.id).await?;
+            self.state(space.id, |state| state.rules_at = Some(space.position));
         }
         Ok(())
     }
@@ -168,6 +174,7 @@ impl Extraction {
             return;
         }
         let mut further = self.further.subscribe();
+        self.asked.notify_one();
         let read = async {
             while self.is_sync(position.space, path)
                 && !self.is_read(position)
@@ -193,16 +200,11 @@ pub async fn run(app: AppState) {
     if app.extraction.pool.is_none() {
         return;
     }
-    let mut changes = app.catalog.watch();
     loop {
-        changes.mark_unchanged();
-        let (is_done, is_sync) = match round(&app).await {
-            Ok(outcome) => outcome,
-            Err(error) => {
-                tracing::warn!(%error, "cannot look for what was published; will look again");
-                (true, false)
-            }
-        };
+        let is_done = round(&app).await.unwrap_or_else(|error| {
+            tracing::warn!(%error, "cannot look for what was published; will look again");
+            true
+        });
         if !is_done {
             if app.stopping.is_cancelled() {
                 return;
@@ -211,16 +213,16 @@ pub async fn run(app: AppState) {
         }
         tokio::select! {
             () = app.stopping.cancelled() => return,
-            _ = changes.changed(), if is_sync => {}
+            () = app.extraction.asked.notified() => {}
             () = tokio::time::sleep(app.config.extraction.delay) => {}
         }
     }
 }
 
-/// Reads a page of each space. Tells whether nothing is left, and whether anybody waits for what comes.
-async fn round(app: &AppState) -> Result<(bool, bool)> {
+/// Reads a page of each space. Tells whether nothing is left.
+async fn round(app: &AppState) -> Result<bool> {
     let extraction = &app.extraction;
-    let (mut is_done, mut is_sync) = (true, false);
+    let mut is_done = true;
     for space in app.catalog.spaces(&system_caller()).await? {
         extraction.note(&app.catalog, &space).await?;
         let (is_off, is_awaited) = extraction
@@ -228,7 +230,6 @@ async fn round(app: &AppState) -> Result<(bool, bool)> {
         if is_off {
             continue;
         }
-        is_sync |= is_awaited;
         if extraction.is_read(space.position)
             || extraction.state(space.id, |state| state.not_before.is_some_and(|at| at > Instant::now()))
             || (!is_awaited && extraction.is_busy(&space, app.config.extraction.at_latest))
@@ -236,7 +237,7 @@ async fn round(app: &AppState) -> Result<(bool, bool)> {
             continue;
         }
         tokio::select! {
-            () = app.stopping.cancelled() => return Ok((true, false)),
+            () = app.stopping.cancelled() => return Ok(true),
             read = page(app, &space, false) => match read {
                 Ok(is_all) => is_done &= is_all,
                 Err(error) => {
@@ -250,7 +251,7 @@ async fn round(app: &AppState) -> Result<(bool, bool)> {
             }
         }
     }
-    Ok((is_done, is_sync))
+    Ok(is_done)
 }
 
 /// Reads a page of a space, also of what is not read by itself if that `is_asked` for. Tells whether nothing is left.
@@ -311,12 +312,7 @@ async fn write(
 ) -> Result<Option<Position>> {
     let (mut together, mut bytes, mut end) = (Vec::new(), 0, None);
     for header in headers {
-        let found = header.found.iter();
-        bytes += found
-            .map(|(name, values)| {
-                name.as_str().len() + values.iter().map(AttributeValue::size).sum::<usize>()
-            })
-            .sum::<usize>();
+        bytes += size_of(&header.found);
         together.push(header);
         if bytes >= TOGETHER {
             end = Some(app.catalog.extracted(space, None, std::mem::take(&mut together)).await?);
@@ -409,108 +405,72 @@ fn error_of(header: &Header) -> Result<()> {
     }
 }
 
-/// Returns what reads ranges of a version. What lies in one group is read and verified with its group, and the next range may lie there, too.
-async fn bytes_of(
-    app: &AppState,
-    version: &OpenVersion,
-    reach: &Reach,
-) -> Result<impl Fn(ByteRange) -> BoxFuture<'static, Result<Bytes>> + Send + Sync + use<>> {
-    let (size, source) = (version.size, Arc::new(app.reader.source(version.clone(), reach).await?));
-    let (reader, held) = (app.reader.clone(), Arc::new(Mutex::new(Held::default())));
-    Ok(move |range: ByteRange| -> BoxFuture<'static, Result<Bytes>> {
-        let (reader, source, held) = (reader.clone(), source.clone(), held.clone());
-        let bytes = async move {
-            let group = group_range(size, range.start() / GROUP_SIZE);
-            let is_in_one = range.end() <= group.end() && !range.is_empty();
-            if !is_in_one {
-                return read_range(&reader, source, range).await;
-            }
-            let lock = || held.lock().unwrap_or_else(PoisonError::into_inner);
-            let known = lock().group(group.start());
-            let bytes = match known {
-                Some(bytes) => bytes,
-                None => {
-                    let bytes = read_range(&reader, source, group).await?;
-                    lock().keep(group.start(), bytes.clone());
-                    bytes
-                }
-            };
-            let (from, to) = (range.start() - group.start(), range.end() - group.start());
-            Ok(bytes.slice(bytes.len().min(from as usize)..bytes.len().min(to as usize)))
-        };
-        bytes.boxed()
-    })
-}
-
-async fn read_range(reader: &Arc<Reader>, source: Arc<Source>, range: ByteRange) -> Result<Bytes> {
-    let mut read = reader.read(source, range).await?;
-    let mut bytes = BytesMut::new();
-    while let Some(piece) = read.next().await? {
-        bytes.extend_from_slice(&piece);
-    }
-    Ok(bytes.freeze())
-}
-
-/// The groups of a file that were read last: that of its beginning, and those that its header leads to.
-#[derive(Default)]
-struct Held(VecDeque<(u64, Bytes)>);
-
-impl Held {
-    /// Most groups that are held.
-    const MOST: usize = 3;
-
-    fn group(&self, start: u64) -> Option<Bytes> {
-        self.0.iter().find(|(of, _)| *of == start).map(|(_, bytes)| bytes.clone())
-    }
-
-    fn keep(&mut self, start: u64, bytes: Bytes) {
-        if self.0.len() == Self::MOST {
-            self.0.pop_front();
-        }
-        self.0.push_back((start, bytes));
-    }
-}
-
 /// Reads the header of a version.
 async fn header(app: &AppState, version: &OpenVersion, rules: &SpaceRules, reach: &Reach) -> Result<Header> {
-    let Some(pool) = &app.extraction.pool else {
-        return Err(ApiError::internal("headers are not read here"));
-    };
-    let name = version.path.name().unwrap_or_default().to_owned();
+    let name = version.path.name().unwrap_or_default();
     let read = bytes_of(app, version, reach).await?;
-    let size = version.size.0;
-    let outcome = pool.read(&Asked { name: name.clone(), size, what: What::Header }, &read).await?;
-    let mut gathered = Gathered::default();
-    let what = match outcome {
-        Outcome::Found(found) => {
-            // It is gathered once more, since the bounds are not the process' to keep.
-            found.into_iter().for_each(|Found { name, values }| gathered.add(name.as_str(), values));
-            "found"
+    let gathered = app.extraction.gather(name, version.size, &read).await?;
+    Ok(header_of(version, attributes_of(gathered, &rules.at(&version.path))))
+}
+
+impl Extraction {
+    /// Gathers what a file says of itself, whose bytes `read` gives.
+    ///
+    /// # Errors
+    /// That of `read`. What is wrong with the file is an attribute.
+    async fn gather(
+        &self,
+        name: &str,
+        size: ByteCount,
+        read: &(impl Fn(ByteRange) -> BoxFuture<'static, Result<Bytes>> + Send + Sync),
+    ) -> Result<Gathered> {
+        let Some(pool) = &self.pool else {
+            return Err(ApiError::internal("headers are not read here"));
+        };
+        let ByteCount(size) = size;
+        let outcome = pool.read(&Asked { name: name.to_owned(), size, what: What::Header }, read).await?;
+        let mut gathered = Gathered::default();
+        let what = match outcome {
+            Outcome::Found(found) => {
+                // It is gathered once more, since the bounds are not the process' to keep.
+                found.into_iter().for_each(|Found { name, values }| gathered.add(name.as_str(), values));
+                "found"
+            }
+            // It was not asked for them.
+            Outcome::References(_) | Outcome::NoFormat => "no_format",
+            Outcome::Unreadable(why) => {
+                gathered.fail(&why);
+                "unreadable"
+            }
+        };
+        for program in self.programs.iter().filter(|program| program.is_for(name)) {
+            program.read(name, size, read, &mut gathered).await?;
         }
-        // It was not asked for them.
-        Outcome::References(_) | Outcome::NoFormat => "no_format",
-        Outcome::Unreadable(why) => {
-            gathered.fail(&why);
-            "unreadable"
-        }
-    };
-    for program in app.extraction.programs.iter().filter(|program| program.is_for(&name)) {
-        program.read(&name, size, &read, &mut gathered).await?;
+        metrics::counter!("percale_headers_read_total", "outcome" => what).increment(1);
+        Ok(gathered)
     }
-    metrics::counter!("percale_headers_read_total", "outcome" => what).increment(1);
-    let rules = rules.at(&version.path);
-    let mut header = header_of(version, gathered);
-    header.found.retain(|(name, _)| rules.keeps(name.as_str()));
-    Ok(header)
 }
 
 fn unreadable(version: &OpenVersion, why: &str) -> Header {
     let mut gathered = Gathered::default();
     gathered.fail(why);
-    header_of(version, gathered)
+    header_of(version, attributes_of(gathered, &Rules::default()))
 }
 
-fn header_of(version: &OpenVersion, gathered: Gathered) -> Header {
-    let found = gathered.finish().into_iter().map(|Found { name, values }| (name, values)).collect();
+fn header_of(version: &OpenVersion, found: Vec<FoundAttribute>) -> Header {
     Header { entry: version.entry, version: version.version, found }
+}
+
+/// Returns what is kept of what was gathered.
+fn attributes_of(gathered: Gathered, rules: &Rules) -> Vec<FoundAttribute> {
+    let found = gathered.finish().into_iter().map(|Found { name, values }| (name, values));
+    found.filter(|(name, _)| rules.keeps(name.as_str())).collect()
+}
+
+/// Returns how many bytes names and values have.
+fn size_of(found: &[FoundAttribute]) -> usize {
+    found
+        .iter()
+        .map(|(name, values)| name.as_str().len() + values.iter().map(AttributeValue::size).sum::<usize>())
+        .sum()
 }

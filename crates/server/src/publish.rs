@@ -25,7 +25,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::abroad::{Abroad, Left};
 use crate::error::{ApiError, Result};
-use crate::extraction::Extraction;
+use crate::extraction::{Arrived, Extraction};
 use crate::fetch::is_of_task;
 use crate::lease::ServerLease;
 use crate::stores::OpenStore;
@@ -139,7 +139,13 @@ pub type Item = (NewObject, StagedContent);
 
 struct Waiting {
     item: Item,
-    answer: oneshot::Sender<Result<Committed>>,
+    answer: oneshot::Sender<Result<Done>>,
+}
+
+/// A publication that is visible, and whether its header was read before.
+struct Done {
+    committed: Committed,
+    has_header: bool,
 }
 
 /// Publishes staged bytes under this server's lease.
@@ -147,7 +153,6 @@ pub struct Publisher {
     to: Arc<Destination>,
     queue: mpsc::Sender<Waiting>,
     room: Room,
-    extraction: Arc<Extraction>,
 }
 
 /// Where publications are committed: in this site's catalog, or by the homes of their spaces.
@@ -155,6 +160,7 @@ struct Destination {
     catalog: Catalog,
     lease: Arc<ServerLease>,
     abroad: Arc<Abroad>,
+    extraction: Arc<Extraction>,
 }
 
 impl Publisher {
@@ -165,13 +171,13 @@ impl Publisher {
         abroad: Arc<Abroad>,
         extraction: Arc<Extraction>,
     ) -> Arc<Self> {
-        let to = Arc::new(Destination { catalog, lease, abroad });
+        let to = Arc::new(Destination { catalog, lease, abroad, extraction });
         let (queue, waiting) = mpsc::channel(QUEUE);
         let waiting = Arc::new(tokio::sync::Mutex::new(waiting));
         for _ in 0..WORKERS {
             tokio::spawn(work(to.clone(), waiting.clone()));
         }
-        Arc::new(Self { to, queue, room: Room::new(ROOM), extraction })
+        Arc::new(Self { to, queue, room: Room::new(ROOM) })
     }
 
     /// Returns what small objects take room in that are on their way to stores.
@@ -191,21 +197,23 @@ impl Publisher {
             .send(Waiting { item: (object, content), answer })
             .await
             .map_err(|error| stopping(error.to_string()))?;
-        let committed = result.await.map_err(|error| stopping(error.to_string()))??;
-        self.extraction.settle(&path, committed.position).await;
+        let done = result.await.map_err(|error| stopping(error.to_string()))?;
+        self.settled(&path, done).await
+    }
+
+    /// Waits for what the space of a new version wants to be done before a write is answered.
+    async fn settled(&self, path: &ObjectPath, done: Result<Done>) -> Result<Committed> {
+        let Done { committed, has_header } = done?;
+        if !has_header {
+            self.to.extraction.settle(path, committed.position).await;
+        }
         Ok(committed)
     }
 
-    /// Waits for what the spaces of new versions want to be done before a write is answered.
-    async fn settled(
-        &self,
-        paths: Vec<ObjectPath>,
-        results: Vec<Result<Committed>>,
-    ) -> Vec<Result<Committed>> {
-        for (path, result) in paths.iter().zip(&results) {
-            if let Ok(committed) = result {
-                self.extraction.settle(path, committed.position).await;
-            }
+    async fn all_settled(&self, paths: &[ObjectPath], all: Vec<Result<Done>>) -> Vec<Result<Committed>> {
+        let mut results = Vec::with_capacity(all.len());
+        for (path, done) in paths.iter().zip(all) {
+            results.push(self.settled(path, done).await);
         }
         results
     }
@@ -213,7 +221,7 @@ impl Publisher {
     /// Publishes many objects, each with its own outcome, in their order.
     pub async fn publish_many(&self, items: Vec<Item>) -> Vec<Result<Committed>> {
         let paths = paths_of(&items);
-        self.settled(paths, self.to.publish_direct(items).await).await
+        self.all_settled(&paths, self.to.publish_direct(items).await).await
     }
 
     /// Publishes objects whose bytes were staged under another lease than this server's. Where asking again can help, the bytes of
@@ -238,12 +246,12 @@ impl Publisher {
         }
         let mut results = match prepared.is_empty() {
             true => (0..count).map(|_| Err(lost())).collect(),
-            false => finish(&self.to.catalog, &self.to.lease, prepared, count, OnFailure::Keep).await,
+            false => self.to.finish(prepared, count, OnFailure::Keep).await,
         };
         for (at, result) in fresh_at.into_iter().zip(self.to.publish(holder, fresh, OnFailure::Keep).await) {
             results[at] = result;
         }
-        self.settled(paths, results).await
+        self.all_settled(&paths, results).await
     }
 
     /// Publishes one object whose bytes were staged under an upload's own lease. What was prepared before and not
@@ -256,16 +264,15 @@ impl Publisher {
     ) -> Result<Committed> {
         let begun = self.to.catalog.intents_of(holder.lease).await?;
         let begun = begun.into_iter().find(|row| row.token == content.staged.token.to_string());
-        let paths = vec![object.path.clone()];
+        let path = object.path.clone();
         let mut results = match begun {
             Some(IntentRow { intent, .. }) => {
                 let prepared = vec![Prepared { index: 0, intent, item: (object, content) }];
-                finish(&self.to.catalog, &self.to.lease, prepared, 1, OnFailure::Keep).await
+                self.to.finish(prepared, 1, OnFailure::Keep).await
             }
             None => self.to.publish(holder, vec![(object, content)], OnFailure::Keep).await,
         };
-        results = self.settled(paths, results).await;
-        results.pop().unwrap_or_else(|| Err(lost()))
+        self.settled(&path, results.pop().unwrap_or_else(|| Err(lost()))).await
     }
 }
 
@@ -293,7 +300,7 @@ async fn work(to: Arc<Destination>, waiting: Arc<tokio::sync::Mutex<mpsc::Receiv
 
 impl Destination {
     /// Publishes what was staged under this server's own lease.
-    async fn publish_direct(&self, items: Vec<Item>) -> Vec<Result<Committed>> {
+    async fn publish_direct(&self, items: Vec<Item>) -> Vec<Result<Done>> {
         match self.lease.current() {
             Ok(holder) => self.publish(holder, items, OnFailure::Discard).await,
             Err(error) => {
@@ -309,7 +316,7 @@ impl Destination {
         holder: TaskHolder,
         items: Vec<Item>,
         on_failure: OnFailure,
-    ) -> Vec<Result<Committed>> {
+    ) -> Vec<Result<Done>> {
         let names = items.iter().filter_map(|(object, _)| object.path.space()).collect();
         let spaces = match self.abroad.spaces(names).await {
             Ok(spaces) => spaces,
@@ -320,7 +327,7 @@ impl Destination {
                 return items.iter().map(|_| Err(error.clone())).collect();
             }
         };
-        let mut results: Vec<Result<Committed>> = items.iter().map(|_| Err(lost())).collect();
+        let mut results: Vec<Result<Done>> = items.iter().map(|_| Err(lost())).collect();
         let (mut here, mut here_at, mut abroad, mut abroad_at) = (vec![], vec![], vec![], vec![]);
         for (at, item) in items.into_iter().enumerate() {
             match item.0.path.space().and_then(|name| spaces.get(&name)) {
@@ -343,7 +350,7 @@ impl Destination {
             async {
                 match here.is_empty() {
                     true => Vec::new(),
-                    false => publish(&self.catalog, &self.lease, holder, here, on_failure).await,
+                    false => self.publish_here(holder, here, on_failure).await,
                 }
             },
             async {
@@ -353,8 +360,119 @@ impl Destination {
                 }
             }
         );
+        // Who orders the space there reads its headers.
+        let abroad = abroad.into_iter().map(|one| one.map(|committed| Done { committed, has_header: false }));
         for (at, result) in here_at.into_iter().zip(here).chain(abroad_at.into_iter().zip(abroad)) {
             results[at] = result;
+        }
+        results
+    }
+
+    /// Step 2, then the rest. Consumes the staged bytes of every item that fails for good.
+    async fn publish_here(
+        &self,
+        holder: TaskHolder,
+        items: Vec<Item>,
+        on_failure: OnFailure,
+    ) -> Vec<Result<Done>> {
+        failpoint("publish.after_stage");
+        let count = items.len();
+        let wanted = items.iter().map(|(object, content)| Prepare {
+            caller: object.caller.clone(),
+            path: object.path.clone(),
+            parents: object.parents,
+            condition: object.condition,
+            lease: holder.lease,
+            fence: holder.fence,
+            store: content.store.row.id,
+            natural_key: may_have_natural_key(&content.store),
+            token: content.staged.token.to_string(),
+            identity: content.staged.identity.as_ref().map(ToString::to_string),
+            size: Some(content.tree.size()),
+            mtime: object.mtime,
+            mode: object.mode,
+        });
+        let intents = self.catalog.prepare(wanted.collect()).await;
+        failpoint("publish.after_prepare");
+
+        let mut failed = Vec::new();
+        let mut prepared = Vec::with_capacity(count);
+        let mut refused = Vec::new();
+        for (index, (item, intent)) in items.into_iter().zip(intents).enumerate() {
+            match intent {
+                Ok(intent) => prepared.push(Prepared { index, intent, item }),
+                Err(error) => {
+                    let error = ApiError::from(error).with_path(&item.0.path);
+                    if on_failure == OnFailure::Discard || !on_failure.keeps(&error) {
+                        refused.push(item);
+                    }
+                    failed.push((index, error));
+                }
+            }
+        }
+        discard(&refused).await;
+        let mut results = self.finish(prepared, count, on_failure).await;
+        for (index, error) in failed {
+            results[index] = Err(error);
+        }
+        results
+    }
+
+    /// Steps 3 to 6 for what was prepared. `count` is the number of results; those of items not in `prepared` are filled in
+    /// by the caller.
+    async fn finish(
+        &self,
+        prepared: Vec<Prepared>,
+        count: usize,
+        on_failure: OnFailure,
+    ) -> Vec<Result<Done>> {
+        let mut results: Vec<Result<Done>> = (0..count).map(|_| Err(lost())).collect();
+        let mut published = Vec::with_capacity(prepared.len());
+        for (store, group) in by_store(prepared) {
+            for (one, outcome) in to_store(&self.lease, &store, group).await {
+                match outcome {
+                    Ok(at) => published.push((one, at)),
+                    Err(error) => {
+                        if !on_failure.keeps(&error) {
+                            undo(&self.catalog, &one).await;
+                        }
+                        results[one.index] = Err(error.with_path(&one.item.0.path));
+                    }
+                }
+            }
+        }
+
+        let arrived = published.iter().map(|(one, at)| Arrived {
+            space: one.intent.space,
+            path: &one.item.0.path,
+            store: &one.item.1.store,
+            key: &at.key,
+            size: one.item.1.tree.size(),
+        });
+        let headers = self.extraction.ahead(&arrived.collect::<Vec<_>>()).await;
+        let has_header: Vec<bool> = headers.iter().map(Option::is_some).collect();
+        let written = published.iter().zip(headers).map(|((one, at), found)| Commit {
+            found,
+            key: Some(at.key.to_string()),
+            digests: one.item.0.digests.clone(),
+            generation: at.meta.generation.as_ref().map(ToString::to_string),
+            mtime: one.item.0.mtime,
+            answer: one.item.0.answer.clone(),
+            ..Commit::new(one.intent.id, one.item.1.tree.size(), Some(one.item.1.tree.root()))
+        });
+        let committed = self.catalog.commit(written.collect()).await;
+        failpoint("publish.after_commit");
+        for (((one, _), has_header), outcome) in published.into_iter().zip(has_header).zip(committed) {
+            results[one.index] = match outcome {
+                Ok(committed) => Ok(Done { committed, has_header }),
+                Err(error) => {
+                    let error = ApiError::from(error).with_path(&one.item.0.path);
+                    if !on_failure.keeps(&error) {
+                        undo(&self.catalog, &one).await;
+                    }
+                    Err(error)
+                }
+            };
         }
         results
     }
@@ -386,111 +504,10 @@ struct Prepared {
     item: Item,
 }
 
-/// Step 2, then the rest. Consumes the staged bytes of every item that fails for good.
-async fn publish(
-    catalog: &Catalog,
-    lease: &ServerLease,
-    holder: TaskHolder,
-    items: Vec<Item>,
-    on_failure: OnFailure,
-) -> Vec<Result<Committed>> {
-    failpoint("publish.after_stage");
-    let count = items.len();
-    let wanted = items.iter().map(|(object, content)| Prepare {
-        caller: object.caller.clone(),
-        path: object.path.clone(),
-        parents: object.parents,
-        condition: object.condition,
-        lease: holder.lease,
-        fence: holder.fence,
-        store: content.store.row.id,
-        natural_key: may_have_natural_key(&content.store),
-        token: content.staged.token.to_string(),
-        identity: content.staged.identity.as_ref().map(ToString::to_string),
-        size: Some(content.tree.size()),
-        mtime: object.mtime,
-        mode: object.mode,
-    });
-    let intents = catalog.prepare(wanted.collect()).await;
-    failpoint("publish.after_prepare");
-
-    let mut failed = Vec::new();
-    let mut prepared = Vec::with_capacity(count);
-    let mut refused = Vec::new();
-    for (index, (item, intent)) in items.into_iter().zip(intents).enumerate() {
-        match intent {
-            Ok(intent) => prepared.push(Prepared { index, intent, item }),
-            Err(error) => {
-                let error = ApiError::from(error).with_path(&item.0.path);
-                if on_failure == OnFailure::Discard || !on_failure.keeps(&error) {
-                    refused.push(item);
-                }
-                failed.push((index, error));
-            }
-        }
-    }
-    discard(&refused).await;
-    let mut results = finish(catalog, lease, prepared, count, on_failure).await;
-    for (index, error) in failed {
-        results[index] = Err(error);
-    }
-    results
-}
-
 /// A file may have its object's own path as key only where recovery can tell our file from another's that was there.
 pub(crate) fn may_have_natural_key(store: &OpenStore) -> bool {
     let can = store.store.capabilities();
     can.identities && can.write.publish_if_absent && can.write.late_key
-}
-
-/// Steps 3 to 6 for what was prepared. `count` is the number of results; those of items not in `prepared` are filled in
-/// by the caller.
-async fn finish(
-    catalog: &Catalog,
-    lease: &ServerLease,
-    prepared: Vec<Prepared>,
-    count: usize,
-    on_failure: OnFailure,
-) -> Vec<Result<Committed>> {
-    let mut results: Vec<Result<Committed>> = (0..count).map(|_| Err(lost())).collect();
-    let mut published = Vec::with_capacity(prepared.len());
-    for (store, group) in by_store(prepared) {
-        for (one, outcome) in to_store(lease, &store, group).await {
-            match outcome {
-                Ok(at) => published.push((one, at)),
-                Err(error) => {
-                    if !on_failure.keeps(&error) {
-                        undo(catalog, &one).await;
-                    }
-                    results[one.index] = Err(error.with_path(&one.item.0.path));
-                }
-            }
-        }
-    }
-
-    let written = published.iter().map(|(one, at)| Commit {
-        key: Some(at.key.to_string()),
-        digests: one.item.0.digests.clone(),
-        generation: at.meta.generation.as_ref().map(ToString::to_string),
-        mtime: one.item.0.mtime,
-        answer: one.item.0.answer.clone(),
-        ..Commit::new(one.intent.id, one.item.1.tree.size(), Some(one.item.1.tree.root()))
-    });
-    let committed = catalog.commit(written.collect()).await;
-    failpoint("publish.after_commit");
-    for ((one, _), outcome) in published.into_iter().zip(committed) {
-        results[one.index] = match outcome {
-            Ok(committed) => Ok(committed),
-            Err(error) => {
-                let error = ApiError::from(error).with_path(&one.item.0.path);
-                if !on_failure.keeps(&error) {
-                    undo(catalog, &one).await;
-                }
-                Err(error)
-            }
-        };
-    }
-    results
 }
 
 fn by_store(prepared: Vec<Prepared>) -> Vec<(Arc<OpenStore>, Vec<Prepared>)> {

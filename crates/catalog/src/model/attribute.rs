@@ -54,6 +54,9 @@ pub struct AttributeEvent {
     pub set: Vec<SetAttribute>,
 }
 
+/// What bytes say of themselves under one name.
+pub type FoundAttribute = (AttributeName, Vec<AttributeValue>);
+
 /// What the bytes of a version say of it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Header {
@@ -62,7 +65,7 @@ pub struct Header {
     /// The version whose bytes they are.
     pub version: VersionId,
     /// The attributes, each once and with its values.
-    pub found: Vec<(AttributeName, Vec<AttributeValue>)>,
+    pub found: Vec<FoundAttribute>,
 }
 
 /// How far attributes were taken out of the bytes of a space's objects.

@@ -11,7 +11,7 @@ use percale_core::{ByteCount, FileMode, ObjectPath, Position, Timestamp};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use super::AnswerKey;
+use super::{AnswerKey, FoundAttribute};
 
 /// An intention to publish.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -134,6 +134,8 @@ pub struct Commit {
     /// Records the answer under this idempotency key in the same transaction: status 201 or 200, the body is the
     /// [`Committed`] as JSON.
     pub answer: Option<AnswerKey>,
+    /// What the bytes say of the object, if they were looked at: searchable with the version.
+    pub found: Option<Vec<FoundAttribute>>,
 }
 
 impl Commit {
@@ -148,6 +150,7 @@ impl Commit {
             generation: None,
             mtime: None,
             answer: None,
+            found: None,
         }
     }
 }

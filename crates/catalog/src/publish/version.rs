@@ -169,16 +169,18 @@ pub(crate) struct Decided {
 /// A publication whose record has no number yet.
 #[derive(Debug, Clone)]
 pub(crate) struct Draft {
+    pub sp: i64,
     path: ObjectPath,
-    entry: EntryId,
-    version: VersionId,
+    pub entry: EntryId,
+    pub version: VersionId,
     pub created: bool,
-    mark: Mark,
+    /// The record; a later one, if that belongs to it, too.
+    pub mark: Mark,
 }
 
 impl Draft {
     pub fn to_committed(&self, written: &Written) -> Committed {
-        let Draft { path, entry, version, created, mark } = self;
+        let Draft { path, entry, version, created, mark, .. } = self;
         Committed {
             path: path.clone(),
             entry: *entry,
@@ -290,14 +292,14 @@ pub(crate) fn record<T: Tx>(
     for one in decided {
         drafts.push(one.map(|Decided { sp, actor, item, path }| {
             let (entry, version, created) = (item.id, item.version, item.base.is_none());
-            (path, entry, version, created, runs.push(sp, &actor, item))
+            (sp, path, entry, version, created, runs.push(sp, &actor, item))
         }));
     }
     let marks = runs.record(batch, kind::OBJECTS_PUBLISHED)?;
-    let finish = |(path, entry, version, created, run): (_, _, _, _, usize)| {
+    let finish = |(sp, path, entry, version, created, run): (_, _, _, _, _, usize)| {
         let mark = marks.get(run).copied();
         let mark = mark.ok_or_else(|| Error::internal("a publication has no record"))?;
-        Ok(Draft { path, entry, version, created, mark })
+        Ok(Draft { sp, path, entry, version, created, mark })
     };
     Ok(drafts.into_iter().map(|draft| draft.and_then(finish)).collect())
 }

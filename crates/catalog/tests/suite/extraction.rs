@@ -5,7 +5,7 @@ use std::time::Duration;
 use percale_catalog::*;
 use percale_core::access::Caller;
 use percale_core::attribute::MAX_ATTRIBUTE_TEXT;
-use percale_core::{AttributeName, AttributeValue};
+use percale_core::{AttributeValue, ByteCount};
 
 use crate::site::{Site, kind, path};
 
@@ -15,10 +15,12 @@ async fn next(site: &Site) -> ToExtract {
     site.catalog.to_extract(site.space.id, EXTRACTOR, 3).await.unwrap()
 }
 
+fn attribute(name: &str, value: &str) -> FoundAttribute {
+    (name.parse().unwrap(), vec![AttributeValue::Text(value.into())])
+}
+
 fn header(version: &OpenVersion, set: &[(&str, &str)]) -> Header {
-    let found = set.iter().map(|(name, value)| {
-        (name.parse::<AttributeName>().unwrap(), vec![AttributeValue::Text((*value).into())])
-    });
+    let found = set.iter().map(|(name, value)| attribute(name, value));
     Header { entry: version.entry, version: version.version, found: found.collect() }
 }
 
@@ -101,6 +103,47 @@ async fn what_was_read_at_once_is_not_read_again(site: Site) {
     assert_eq!(settle(&site).await, ["/lab/y"]);
 }
 
+/// Publishes an object with what its bytes say.
+async fn put_with(site: &Site, at: &str, set: &[(&str, &str)]) -> Result<Committed> {
+    let intent = site.prepare(site.wanted(at, Condition::Any)).await?;
+    commit_with(site, &intent, set).await
+}
+
+async fn commit_with(site: &Site, intent: &Intent, set: &[(&str, &str)]) -> Result<Committed> {
+    let found = Some(set.iter().map(|(name, value)| attribute(name, value)).collect());
+    let commit = Commit { found, ..Commit::new(intent.id, ByteCount(1), None) };
+    site.catalog.commit(vec![commit]).await.pop().unwrap()
+}
+
+async fn what_was_read_ahead_is_there_with_the_version(site: Site) {
+    assert_eq!(settle(&site).await, Vec::<String>::new());
+    let committed = put_with(&site, "/lab/a", &[("title", "first"), ("units", "K")]).await.unwrap();
+    let header = |name: &str, value: &str| (name.to_owned(), AttributeSource::Header, value.to_owned());
+    assert_eq!(said(&site, "/lab/a").await, [header("title", "first"), header("units", "K")]);
+    // The answer is behind both of its records.
+    assert_eq!(committed.position, site.catalog.position(site.space.id).await.unwrap());
+    let records = site.catalog.journal(&site.admin, site.space.id, None, 100).await.unwrap();
+    let kinds: Vec<&str> = records.iter().rev().take(2).map(|record| record.kind.as_str()).collect();
+    assert_eq!(kinds, ["attributes.changed", "objects.published"]);
+    assert_eq!(settle(&site).await, Vec::<String>::new());
+
+    // The next version says something else, and one that nobody looked at is read.
+    put_with(&site, "/lab/a", &[("title", "second")]).await.unwrap();
+    assert_eq!(said(&site, "/lab/a").await, [header("title", "second")]);
+    site.put("/lab/b", 1).await;
+    assert_eq!(settle(&site).await, ["/lab/b"]);
+
+    // Of two writers that replace the same version one comes late, and nothing of it is kept.
+    let late = site.prepare(site.wanted("/lab/a", Condition::Any)).await.unwrap();
+    put_with(&site, "/lab/a", &[("title", "third")]).await.unwrap();
+    let refused = commit_with(&site, &late, &[("title", "late")]).await;
+    assert!(matches!(kind(refused), ErrorKind::Conflict { .. }));
+    assert_eq!(said(&site, "/lab/a").await, [header("title", "third")]);
+    let long = "x".repeat(MAX_ATTRIBUTE_TEXT + 1);
+    assert_eq!(kind(put_with(&site, "/lab/c", &[("title", &long)]).await), ErrorKind::InvalidRequest);
+    site.assert_sound().await;
+}
+
 async fn all_is_read_again_by_another_extractor_and_where_the_journal_is_gone(site: Site) {
     for n in 0..4 {
         site.put(&format!("/lab/{n}"), n).await;
@@ -137,6 +180,7 @@ on_both! {
     each_version_is_read_once,
     what_was_found_takes_the_place_of_what_was_found_before,
     what_was_read_at_once_is_not_read_again,
+    what_was_read_ahead_is_there_with_the_version,
     all_is_read_again_by_another_extractor_and_where_the_journal_is_gone,
     a_space_says_when_its_objects_are_read,
 }

@@ -116,6 +116,24 @@ fn a_space_says_when_and_anybody_who_may_write_may_ask() {
         put(&lab, &format!("{n}.nc"), &netcdf(&format!("file {n}")));
         assert_eq!(found(&lab, &format!("title='file {n}'")), [format!("percale:/lab/{n}.nc")]);
     }
+    // Also many that come together, among them a broken one, and what takes the place of another.
+    for n in 0..30 {
+        lab.write(&format!("many/{n:02}.nc"), &netcdf(&format!("of many {n}")));
+    }
+    lab.write("many/cut.nc", &netcdf("cut")[..60]);
+    lab.run(["put", "-r", lab.path("many").to_str().unwrap(), "percale:/lab"]).ok();
+    assert_eq!(found(&lab, "title like 'of many %'").len(), 30);
+    assert_eq!(found(&lab, "extraction.error:*"), ["percale:/lab/many/cut.nc"]);
+    put(&lab, "many/00.nc", &netcdf("another"));
+    assert_eq!(found(&lab, "title=another"), ["percale:/lab/many/00.nc"]);
+    assert_eq!(found(&lab, "title='of many 0'"), Vec::<String>::new());
+    // What was read before it was published is not read once more.
+    let position = || lab.line("--json space show lab").ok().json()["position"].clone();
+    let before = position();
+    wait::until("all records are looked at", Duration::from_secs(30), || {
+        (lab.line("--json space show lab").ok().json()["unread"] == 0).then_some(())
+    });
+    assert_eq!(position(), before);
     let shown = lab.line("space show lab").ok().out;
     assert!(shown.contains("headers   sync"), "{shown}");
     lab.line("space set lab").code(2);
@@ -198,6 +216,37 @@ fn what_reads_headers_may_be_killed_and_nothing_is_missed() {
     let before = position(&lab);
     lab.line("meta extract percale:/lab").ok();
     assert_eq!(position(&lab), before, "nothing that is known is said again");
+}
+
+#[test]
+fn what_reads_headers_may_hang_and_holds_up_no_other_writes() {
+    let lab = Lab::new();
+    lab.line("space set lab --extraction sync").ok();
+    put(&lab, "first.nc", &netcdf("first"));
+    lab.line("space create other").ok();
+    lab.line("space set other --extraction off").ok();
+    let file = lab.write("file", b"bytes");
+    let hung = readers(&lab.site);
+    assert!(!hung.is_empty(), "no process reads headers");
+    for pid in &hung {
+        kill_process(*pid, Signal::STOP).unwrap();
+    }
+    std::thread::scope(|scope| {
+        let written = scope.spawn(|| {
+            put(&lab, "second.nc", &netcdf("second"));
+            assert_eq!(found(&lab, "title=second"), ["percale:/lab/second.nc"]);
+        });
+        let began = Instant::now();
+        for n in 0..5 {
+            lab.run(["put", file.to_str().unwrap(), &format!("percale:/other/{n}")]).ok();
+        }
+        assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
+        written.join().unwrap();
+    });
+    for pid in hung {
+        // Some were ended, as what does not answer is.
+        let _ = kill_process(pid, Signal::CONT);
+    }
 }
 
 #[test]
