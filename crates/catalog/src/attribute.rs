@@ -224,8 +224,9 @@ impl Change for Set {
                 .map_err(|wrong| Error::invalid(format!("{path} is not changed: {wrong}")))?;
         }
         let item = AttributesItem { entry: EntryId(entry), source, version: None, set };
-        write(batch.tx, sp, &item, |_| true).await?;
-        batch.record(sp, &actor(caller), kind::ATTRIBUTES_CHANGED, &Items { items: vec![item] })
+        let items = vec![item];
+        write(batch.tx, sp, &items, |_, _| true).await?;
+        batch.record(sp, &actor(caller), kind::ATTRIBUTES_CHANGED, &Items { items })
     }
 
     fn finish(self, mark: Mark, written: &Written) -> Position {
@@ -233,24 +234,25 @@ impl Change for Set {
     }
 }
 
-/// Puts attributes in place of what the entry had under their names, which is nothing under those that it `may_have` not.
+/// Puts attributes in place of what their entries had under their names, which is nothing where an entry has none of that name.
 pub(crate) async fn write<T: Tx>(
     tx: &T,
     sp: i64,
-    item: &AttributesItem,
-    may_have: impl Fn(&AttributeName) -> bool,
+    items: &[AttributesItem],
+    may_have: impl Fn(EntryId, &AttributeName) -> bool,
 ) -> Result<()> {
-    let AttributesItem { entry: EntryId(entry), source, set, .. } = item;
-    let names = set.iter().map(|one| one.name.clone()).filter(may_have).collect::<Vec<_>>();
-    if !names.is_empty() {
-        attribute::remove(tx, (sp, *entry), *source, &names).await?;
-    }
-    let mut rows = Vec::new();
-    for SetAttribute { name, values } in set {
-        for (ord, value) in (0..).zip(values) {
-            let (name, value) = (name.clone(), value.clone());
-            rows.push(AttributeRow { sp, entry: *entry, name, source: *source, ord, value });
+    let (mut former, mut rows) = (Vec::new(), Vec::new());
+    for AttributesItem { entry, source, set, .. } in items {
+        for SetAttribute { name, values } in set {
+            if may_have(*entry, name) {
+                former.push((sp, entry.0, name, *source));
+            }
+            for (ord, value) in (0..).zip(values) {
+                let (name, value) = (name.clone(), value.clone());
+                rows.push(AttributeRow { sp, entry: entry.0, name, source: *source, ord, value });
+            }
         }
     }
+    attribute::remove(tx, &former).await?;
     attribute::insert(tx, &rows).await
 }

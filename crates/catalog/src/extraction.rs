@@ -18,7 +18,7 @@ use crate::copies::home_space;
 use crate::engine::{Change, Query, Tx};
 use crate::error::{Error, ErrorKind, Result};
 use crate::model::{
-    AttributeSource, EntryKind, ExtractionPlace, FoundAttribute, Header, OpenVersion, ToExtract,
+    Attribute, AttributeSource, EntryKind, ExtractionPlace, FoundAttribute, Header, OpenVersion, ToExtract,
 };
 use crate::read::open_current;
 use crate::record::{AttributesItem, Items, RecordChange, SetAttribute, kind};
@@ -195,22 +195,25 @@ pub(crate) async fn write_headers<T: Tx>(
     known: Vec<EntryId>,
 ) -> Result<Mark> {
     let keys = known.into_iter().map(|entry| (sp, entry.0)).collect();
-    let mut known: HashMap<u64, Vec<_>> = HashMap::new();
+    let mut rows: HashMap<u64, Vec<_>> = HashMap::new();
     for row in attribute::of_entries(batch.tx, keys).await? {
-        known.entry(row.entry).or_default().push(row);
-    }
-    let mut items = Vec::new();
-    for (entry, version, found) in headers {
-        let mut known = gather(known.remove(&entry.0).unwrap_or_default());
-        known.retain(|one| one.source == AttributeSource::Header);
-        let set = difference(&known, found);
-        if !set.is_empty() {
-            let source = AttributeSource::Header;
-            let item = AttributesItem { entry: *entry, source, version: Some(*version), set };
-            write(batch.tx, sp, &item, |name| known.iter().any(|one| one.name == *name)).await?;
-            items.push(item);
+        if row.source == AttributeSource::Header {
+            rows.entry(row.entry).or_default().push(row);
         }
     }
+    let known: HashMap<u64, Vec<Attribute>> =
+        rows.into_iter().map(|(entry, rows)| (entry, gather(rows))).collect();
+    let known_of = |entry: EntryId| known.get(&entry.0).map_or(&[][..], Vec::as_slice);
+    let mut items = Vec::new();
+    for (entry, version, found) in headers {
+        let set = difference(known_of(*entry), found);
+        if !set.is_empty() {
+            let source = AttributeSource::Header;
+            items.push(AttributesItem { entry: *entry, source, version: Some(*version), set });
+        }
+    }
+    let may_have = |entry, name: &AttributeName| known_of(entry).iter().any(|one| one.name == *name);
+    write(batch.tx, sp, &items, may_have).await?;
     match items.is_empty() {
         true => Ok(batch.no_record(sp)),
         false => batch.record(sp, "system", kind::ATTRIBUTES_CHANGED, &Items { items }),

@@ -136,7 +136,8 @@ impl Query for Search {
                     (Some(driver), _) => Lead::By(driver),
                     // There was little among what was looked at.
                     (None, Lead::Open(FEW) | Lead::None { is_final: false }) if !is_full => Lead::Open(MANY),
-                    (None, lead) => Lead::None { is_final: lead != Lead::Open(FEW) },
+                    (None, Lead::Open(FEW) | Lead::None { is_final: false }) => Lead::None { is_final: false },
+                    (None, _) => Lead::None { is_final: true },
                 };
                 let next = Place { space: id, after, lead };
                 let page = Page { items: found, next: Some(next.to_string()), position: None };

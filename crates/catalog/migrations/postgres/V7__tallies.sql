@@ -23,8 +23,9 @@ INSERT INTO tally (sp, name, type, value, n)
 INSERT INTO tally (sp, name, type, value, n)
     SELECT sp, '', kind, '', COUNT(*) FROM entry WHERE id > 1 GROUP BY sp, kind;
 
--- A value counts for an entry when its first row comes, and no more when its last one goes.
-CREATE FUNCTION attribute_changed() RETURNS TRIGGER LANGUAGE plpgsql AS $$
+-- A value counts for an entry when its first row comes, and no more when its last one goes. Planned anew each time: a plan that was made
+-- while there were few rows goes through an index of names to the end.
+CREATE FUNCTION attribute_changed() RETURNS TRIGGER LANGUAGE plpgsql SET plan_cache_mode = 'force_custom_plan' AS $$
 BEGIN
     INSERT INTO tally AS t (sp, name, type, value, shard, n)
         SELECT sp, name, type, value, tally_shard(), CASE TG_OP WHEN 'INSERT' THEN COUNT(*) ELSE -COUNT(*) END FROM (

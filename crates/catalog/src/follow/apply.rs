@@ -355,7 +355,7 @@ impl<T: Tx> Applier<'_, '_, T> {
         }
         // What was taken away before it must be gone, so that it does not take this with it.
         self.batch.flush().await?;
-        crate::attribute::write(self.batch.tx, self.sp, &item, |_| true).await
+        crate::attribute::write(self.batch.tx, self.sp, &[item], |_, _| true).await
     }
 
     async fn moved(&mut self, item: MovedItem) -> Result<()> {

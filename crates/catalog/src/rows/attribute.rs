@@ -244,14 +244,13 @@ pub(crate) async fn insert<T: Tx>(tx: &T, rows: &[AttributeRow]) -> Result<()> {
     tx.execute_many(&INSERT, params.collect()).await.map(drop)
 }
 
-/// Removes attributes of an entry.
+/// Removes attributes of entries, as one source says them.
 pub(crate) async fn remove<T: Tx>(
     tx: &T,
-    (sp, entry): (i64, u64),
-    source: AttributeSource,
-    names: &[AttributeName],
+    keys: &[(i64, u64, &AttributeName, AttributeSource)],
 ) -> Result<()> {
-    let params = names.iter().map(|name| row![sp, entry, name.as_str(), number_of(source)]);
+    let params =
+        keys.iter().map(|(sp, entry, name, source)| row![*sp, *entry, name.as_str(), number_of(*source)]);
     tx.execute_many(&REMOVE, params.collect()).await.map(drop)
 }
 

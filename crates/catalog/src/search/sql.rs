@@ -182,6 +182,8 @@ pub(super) struct Builder<'b> {
     pub(super) holders: &'b Holders,
     pub(super) space: &'b SpaceName,
     pub params: Vec<Value>,
+    /// What makes an attribute one of the entry that is looked at.
+    is_of: String,
 }
 
 /// A way in which a value may be what is looked for.
@@ -258,7 +260,7 @@ pub(super) fn like(pattern: &str) -> String {
 
 impl<'b> Builder<'b> {
     pub fn new(holders: &'b Holders, space: &'b SpaceName) -> Self {
-        Self { holders, space, params: Vec::new() }
+        Self { holders, space, params: Vec::new(), is_of: "a.sp = e.sp AND a.entry = e.id".into() }
     }
 
     /// Adds a parameter and returns its name. SQLite wants them to appear in the text in the order in which they are added.
@@ -325,6 +327,8 @@ impl<'b> Builder<'b> {
         if let [only] = &mut selects[..] {
             *only = only.replacen("SELECT", "SELECT DISTINCT", 1);
         }
+        // What else is tested of attributes is tested before the entry is looked up.
+        self.is_of = format!("a.sp = {sp} AND a.entry = k.entry");
         let conditions = self.conditions(filters, Some(driver))?;
         let limit = self.param(limit);
         Ok(both(format!(
@@ -380,17 +384,16 @@ impl<'b> Builder<'b> {
             Condition::Text(text) => {
                 let pattern = format!("%{}%", escaped(&text.to_lowercase()));
                 let pattern = self.param(pattern);
-                let in_texts = format!(
-                    "attribute a{BY_ENTRY} WHERE a.sp = e.sp AND a.entry = e.id AND a.word LIKE {pattern} ESCAPE '\\'"
-                );
+                let is_of = &self.is_of;
+                let in_texts =
+                    format!("attribute a{BY_ENTRY} WHERE {is_of} AND a.word LIKE {pattern} ESCAPE '\\'");
                 Ok(format!("(lower(e.name) LIKE {pattern} ESCAPE '\\' OR {})", exists(&in_texts)))
             }
             Condition::Is(Field::Attribute(name), test) => {
                 let name = self.param(name.as_str());
                 let values = self.values(test);
-                Ok(exists(&format!(
-                    "attribute a{BY_ENTRY} WHERE a.sp = e.sp AND a.entry = e.id AND a.name = {name} AND {values}"
-                )))
+                let is_of = &self.is_of;
+                Ok(exists(&format!("attribute a{BY_ENTRY} WHERE {is_of} AND a.name = {name} AND {values}")))
             }
             Condition::Is(Field::Builtin(builtin), test) => self.builtin(*builtin, test),
         }
