@@ -60,11 +60,23 @@ pub struct AttributeEvent {
     pub set: BTreeMap<AttributeName, Vec<AttributeValue>>,
 }
 
+/// What a search finds.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Found {
+    /// The entry.
+    #[serde(flatten)]
+    pub entry: Entry,
+    /// Its values of the attributes that were asked for, whoever says them; those that it has.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schema(value_type = std::collections::HashMap<String, Vec<Object>>, example = json!({"instrument": [{"text": "MODIS"}]}))]
+    pub attributes: BTreeMap<AttributeName, Vec<AttributeValue>>,
+}
+
 /// A page of what a search finds.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct FoundPage {
     /// The page's entries.
-    pub items: Vec<Entry>,
+    pub items: Vec<Found>,
     /// The cursor of the next page, or absent if this is the last one. Also sent as `Link: …; rel="next"`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,

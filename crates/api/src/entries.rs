@@ -18,6 +18,16 @@ pub enum Kind {
     Object,
 }
 
+impl Kind {
+    /// Returns its name.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Collection => "collection",
+            Self::Object => "object",
+        }
+    }
+}
+
 /// A collection or object.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Entry {

@@ -26,11 +26,12 @@ use percale_core::{ObjectPath, Timestamp};
 use uuid::Uuid;
 
 use self::sql::{Builder, Filters, Holders, split};
+use crate::attribute::gather;
 use crate::batch::{Batch, IdCache};
 use crate::catalog::Catalog;
 use crate::engine::{Query, Tx};
 use crate::error::{Error, Result};
-use crate::model::{FoundPage, Listed, MAX_LIST, Page, SearchOptions};
+use crate::model::{Found, FoundPage, MAX_LIST, Page, SearchOptions};
 use crate::rows::entry::{self, EntryRow};
 use crate::rows::site::SpaceRow;
 use crate::rows::{Lock, attribute, follow, grant, peer, site, tally};
@@ -95,6 +96,7 @@ impl Query for Search {
         let mut mismatches = Vec::new();
         if options.after.is_none() {
             check_names(tx, &spaces, &options.condition).await?;
+            are_known(tx, &spaces, options.attributes.iter().collect()).await?;
             mismatches = mismatch::mismatches(tx, &spaces, &options.condition).await?;
         }
         let filters = split(&options.condition)?;
@@ -114,7 +116,8 @@ impl Query for Search {
                 true => (place.after, place.lead),
                 false => (1, Lead::Open(FEW)),
             };
-            let mut searched = Searched::new(caller, space, &filters, &holders, after);
+            let searched = Searched::new(caller, space, &filters, &holders, after);
+            let mut searched = searched.with_attributes(&options.attributes);
             let driver = match lead {
                 Lead::By(driver) => Some(driver),
                 Lead::None { .. } => None,
@@ -136,7 +139,9 @@ impl Query for Search {
                     (Some(driver), _) => Lead::By(driver),
                     // There was little among what was looked at.
                     (None, Lead::Open(FEW) | Lead::None { is_final: false }) if !is_full => Lead::Open(MANY),
-                    (None, Lead::Open(FEW) | Lead::None { is_final: false }) => Lead::None { is_final: false },
+                    (None, Lead::Open(FEW) | Lead::None { is_final: false }) => {
+                        Lead::None { is_final: false }
+                    }
                     (None, _) => Lead::None { is_final: true },
                 };
                 let next = Place { space: id, after, lead };
@@ -332,7 +337,9 @@ struct Searched<'s> {
     after: u64,
     /// How many were looked at together of which not all were found.
     together: usize,
-    found: Vec<Listed>,
+    /// What is told of each that is found.
+    names: &'s [AttributeName],
+    found: Vec<Found>,
 }
 
 impl<'s> Searched<'s> {
@@ -343,7 +350,12 @@ impl<'s> Searched<'s> {
         holders: &'s Holders,
         after: u64,
     ) -> Self {
-        Self { caller, space, filters, holders, after, together: 0, found: Vec::new() }
+        Self { caller, space, filters, holders, after, together: 0, names: &[], found: Vec::new() }
+    }
+
+    /// Also tells attributes.
+    fn with_attributes(self, names: &'s [AttributeName]) -> Self {
+        Self { names, ..self }
     }
 
     /// Finds at most `limit` entries. Tells whether the space was searched to its end.
@@ -449,6 +461,7 @@ impl<'s> Searched<'s> {
                 paths.insert(parent, path);
             }
         }
+        let known = self.found.len();
         for row in rows {
             let path = paths.get(&row.parent).map(|parent| parent.join(&row.name));
             let Some(Ok(path)) = path else { continue };
@@ -457,11 +470,26 @@ impl<'s> Searched<'s> {
             {
                 continue;
             }
-            self.found.push(Listed {
-                path,
-                entry: row.into_entry(self.space.row.space.id),
-                replicas: Vec::new(),
-            });
+            let entry = row.into_entry(self.space.row.space.id);
+            self.found.push(Found { path, entry, attributes: Vec::new() });
+        }
+        self.tell_attributes(tx, known).await
+    }
+
+    /// Adds what is to be told of those that were found behind `known`.
+    async fn tell_attributes<T: Tx>(&mut self, tx: &T, known: usize) -> Result<()> {
+        if self.names.is_empty() {
+            return Ok(());
+        }
+        let found = &mut self.found[known..];
+        let keys: Vec<(i64, u64)> = found.iter().map(|one| (self.space.row.sp, one.entry.id.0)).collect();
+        let mut rows: HashMap<u64, Vec<_>> = HashMap::with_capacity(keys.len());
+        for row in attribute::named(tx, &keys, self.names).await? {
+            rows.entry(row.entry).or_default().push(row);
+        }
+        for one in found {
+            one.attributes = gather(rows.remove(&one.entry.id.0).unwrap_or_default());
+            one.attributes.sort_by(|one, other| one.name.cmp(&other.name));
         }
         Ok(())
     }

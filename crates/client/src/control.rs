@@ -69,10 +69,19 @@ macro_rules! all_pages {
     };
 }
 
-fn search(query: &str, limit: Option<u32>) -> Call {
-    get("search", "/v1/search")
-        .optional("q", Some(query))
-        .optional("limit", limit.map(|limit| limit.min(MAX_PAGE)))
+/// What to search for.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Search<'a> {
+    /// The query.
+    pub query: &'a str,
+    /// Most entries in the page.
+    pub limit: Option<u32>,
+    /// Where to go on: `next` of the page before.
+    pub cursor: Option<&'a str>,
+    /// A field to sort by, with `-` before it from the largest on; there is one page then.
+    pub sort: Option<&'a str>,
+    /// Attributes that are told of each, a list with commas between.
+    pub attributes: Option<&'a str>,
 }
 
 fn get(operation: impl Into<String>, path: impl Into<String>) -> Call {
@@ -362,21 +371,15 @@ impl Client {
     ///
     /// # Errors
     /// As the server answers.
-    pub async fn search(
-        &self,
-        query: &str,
-        limit: Option<u32>,
-        cursor: Option<&str>,
-    ) -> crate::Result<FoundPage> {
-        self.json(search(query, limit).optional("cursor", cursor)).await
-    }
-
-    /// Finds the first of what a query holds for, sorted by a field, with `-` before it from the largest on.
-    ///
-    /// # Errors
-    /// As the server answers.
-    pub async fn search_sorted(&self, query: &str, limit: u32, sort: &str) -> crate::Result<FoundPage> {
-        self.json(search(query, Some(limit)).query("sort", sort)).await
+    pub async fn search(&self, search: &Search<'_>) -> crate::Result<FoundPage> {
+        let Search { query, limit, cursor, sort, attributes } = search;
+        let call = get("search", "/v1/search")
+            .optional("q", Some(query))
+            .optional("limit", limit.map(|limit| limit.min(MAX_PAGE)))
+            .optional("cursor", *cursor)
+            .optional("sort", *sort)
+            .optional("attributes", *attributes);
+        self.json(call).await
     }
 
     /// Counts what a query holds for, and which values of some fields, a list with commas between, there are. What takes longer than so

@@ -49,7 +49,7 @@ mod walk;
 
 pub use body::Passed;
 pub use client::{Client, ClientOptions, encode_path};
-pub use control::{ListOptions, Raw};
+pub use control::{ListOptions, Raw, Search};
 pub use error::{Error, ErrorKind, Retry};
 pub use mounts::Listing;
 pub use plain::{PlainState, Transport};

@@ -6,9 +6,9 @@ use percale_core::attribute::{AttributeName, AttributeValue};
 use percale_core::ids::{EntryId, SiteId, VersionId};
 use percale_core::path::SpaceName;
 use percale_core::query::{Condition, Field};
-use percale_core::{Position, Timestamp};
+use percale_core::{ObjectPath, Position, Timestamp};
 
-use super::{Listed, OpenVersion, Page, words};
+use super::{Entry, OpenVersion, Page, words};
 use crate::record::SetAttribute;
 
 words!(
@@ -103,11 +103,22 @@ pub struct ToExtract {
 /// Most facets that are counted at once.
 pub const MAX_FACETS: usize = 20;
 
+/// An entry that was found.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Found {
+    /// Its path.
+    pub path: ObjectPath,
+    /// What it is.
+    pub entry: Entry,
+    /// Its attributes among those that were asked for, by name and source.
+    pub attributes: Vec<Attribute>,
+}
+
 /// A page of what was found.
 #[derive(Debug, Clone)]
 pub struct FoundPage {
     /// The page.
-    pub page: Page<Listed>,
+    pub page: Page<Found>,
     /// The other sites that are homes of spaces that were searched.
     pub homes: Vec<SiteId>,
     /// Values that were passed over since they are of another type than what is compared with. On the first page,
@@ -196,6 +207,8 @@ pub struct SearchOptions {
     pub limit: usize,
     /// In which order. Default: in none that means anything.
     pub sort: Option<Sort>,
+    /// The attributes that are told of each. Default: none.
+    pub attributes: Vec<AttributeName>,
 }
 
 /// An order.
@@ -211,6 +224,6 @@ pub struct Sort {
 impl SearchOptions {
     /// Finds what a condition holds for, from the beginning.
     pub fn new(condition: Condition) -> Self {
-        Self { condition, after: None, limit: 1000, sort: None }
+        Self { condition, after: None, limit: 1000, sort: None, attributes: Vec::new() }
     }
 }

@@ -40,6 +40,20 @@ static OF_ENTRIES: Sql = Sql::each(
          ORDER BY a.sp, a.entry, a.name, a.source, a.ord"
     ),
 );
+static NAMED: Sql = Sql::each(
+    concat!(
+        "SELECT ",
+        columns!(),
+        " FROM attribute a WHERE a.sp = $1 AND a.entry = $2 AND a.name = $3 ORDER BY a.source, a.ord"
+    ),
+    concat!(
+        "SELECT ",
+        columns!(),
+        " FROM UNNEST($1::bigint[], $2::bigint[], $3::text[]) AS k(sp, entry, name) \
+         JOIN attribute a ON a.sp = k.sp AND a.entry = k.entry AND a.name = k.name \
+         ORDER BY a.sp, a.entry, a.name, a.source, a.ord"
+    ),
+);
 static OF_SPACE: Sql = Sql::both(concat!(
     "SELECT ",
     columns!(),
@@ -180,6 +194,16 @@ fn decode_all(rows: Vec<Row>) -> Result<Vec<AttributeRow>> {
 /// Returns what is said of entries: by name, source and place.
 pub(crate) async fn of_entries<T: Tx>(tx: &T, keys: Vec<(i64, u64)>) -> Result<Vec<AttributeRow>> {
     decode_all(tx.many(&OF_ENTRIES, keys.into_iter().map(|(sp, id)| row![sp, id]).collect()).await?)
+}
+
+/// Returns what is said of entries under some names: of each by name, source and place.
+pub(crate) async fn named<T: Tx>(
+    tx: &T,
+    keys: &[(i64, u64)],
+    names: &[AttributeName],
+) -> Result<Vec<AttributeRow>> {
+    let keys = keys.iter().flat_map(|(sp, id)| names.iter().map(|name| row![*sp, *id, name.as_str()]));
+    decode_all(tx.many(&NAMED, keys.collect()).await?)
 }
 
 /// Returns rows of a space behind another one, in the order of their key.

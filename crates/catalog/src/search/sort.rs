@@ -6,6 +6,7 @@ use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
+use percale_core::AttributeName;
 use percale_core::access::Caller;
 use percale_core::ids::SpaceId;
 use percale_core::query::{Builtin, Condition, Field};
@@ -16,7 +17,7 @@ use super::{Searched, holders, visible};
 use crate::catalog::Catalog;
 use crate::engine::{Query, Sql, Tx};
 use crate::error::{Error, Result};
-use crate::model::{FoundPage, Listed, MAX_LIST, Page, SearchOptions, Sort};
+use crate::model::{Found, FoundPage, MAX_LIST, Page, SearchOptions, Sort};
 use crate::rows::entry;
 
 /// How long is sorted before it is given up.
@@ -31,13 +32,14 @@ impl Catalog {
         sort: Sort,
     ) -> Result<FoundPage> {
         let until = Instant::now() + PATIENCE;
-        let SearchOptions { condition, after, limit, .. } = options;
+        let SearchOptions { condition, after, limit, attributes, .. } = options;
         if after.is_some() {
             return Err(Error::invalid("what is sorted is one page; ask for more with a higher limit"));
         }
         may_be_sorted_by(&sort.field)?;
         let limit = limit.clamp(1, MAX_LIST);
-        let fields = vec![sort.field.clone()];
+        let told = attributes.iter().cloned().map(Field::Attribute);
+        let fields = std::iter::once(sort.field.clone()).chain(told).collect();
         let plan = Plan { caller: caller.clone(), condition: condition.clone(), fields };
         let (parts, homes) = self.ask(plan).await?;
         let mut first: Vec<Candidate> = Vec::new();
@@ -55,7 +57,7 @@ impl Catalog {
             first.sort_unstable_by(|one, other| one.compare(other, is_descending));
             first.truncate(limit);
         }
-        let items = self.ask(Fetch { caller: caller.clone(), first }).await?;
+        let items = self.ask(Fetch { caller: caller.clone(), first, attributes }).await?;
         Ok(FoundPage { page: Page { items, next: None, position: None }, homes, mismatches: Vec::new() })
     }
 }
@@ -142,16 +144,17 @@ impl Query for First {
 struct Fetch {
     caller: Caller,
     first: Vec<Candidate>,
+    attributes: Vec<AttributeName>,
 }
 
 impl Query for Fetch {
-    type Out = Vec<Listed>;
+    type Out = Vec<Found>;
 
-    async fn run<T: Tx>(&self, tx: &T) -> Result<Vec<Listed>> {
-        let Self { caller, first } = self;
+    async fn run<T: Tx>(&self, tx: &T) -> Result<Vec<Found>> {
+        let Self { caller, first, attributes } = self;
         let filters = split(&Condition::All(Vec::new()))?;
         let holders = holders(tx, &filters).await?;
-        let mut found: HashMap<(SpaceId, u64), Listed> = HashMap::new();
+        let mut found: HashMap<(SpaceId, u64), Found> = HashMap::new();
         for space in &visible(tx, caller).await? {
             let id = space.row.space.id;
             let wanted: Vec<u64> = first.iter().filter(|one| one.space == id).map(|one| one.id).collect();
@@ -161,9 +164,10 @@ impl Query for Fetch {
             let mut builder = Builder::new(&holders, &space.row.space.name);
             let sql = builder.all(space.row.sp, &Members::Ids(wanted))?;
             let rows = entry::found(tx, &sql, builder.params).await?;
-            let mut searched = Searched::new(caller, space, &filters, &holders, 1);
+            let searched = Searched::new(caller, space, &filters, &holders, 1);
+            let mut searched = searched.with_attributes(attributes);
             searched.take(tx, rows).await?;
-            found.extend(searched.found.into_iter().map(|listed| ((id, listed.entry.id.0), listed)));
+            found.extend(searched.found.into_iter().map(|one| ((id, one.entry.id.0), one)));
         }
         Ok(first.iter().filter_map(|one| found.remove(&(one.space, one.id))).collect())
     }

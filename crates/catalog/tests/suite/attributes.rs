@@ -658,7 +658,50 @@ async fn values_of_another_type_are_counted_for_who_may_read_them_all(site: Site
     assert_eq!(counted(&site.admin, equal("level", "1")).await, []);
 }
 
+async fn what_is_asked_for_is_told_of_each(site: Site) {
+    for at in ["/lab/a", "/lab/b", "/lab/c"] {
+        site.put(at, 1).await;
+    }
+    let band = [AttributeValue::Integer(2), AttributeValue::Integer(1)];
+    say(&site, "/lab/a", &[("band", &band), ("level", &[text("high")]), ("other", &[text("x")])])
+        .await
+        .unwrap();
+    say(&site, "/lab/c", &[("level", &[AttributeValue::Float(Float(0.5))])]).await.unwrap();
+    let told = async |sort: Option<Sort>, limit: usize| {
+        let mut options = SearchOptions::new(builtin(Builtin::Type, Test::Has(literal("object"))));
+        (options.attributes, options.sort, options.limit) = (vec![name("level"), name("band")], sort, limit);
+        let mut told = Vec::new();
+        loop {
+            let page = site.catalog.search(&site.admin, options.clone()).await.unwrap().page;
+            for Found { path, attributes, .. } in page.items {
+                let attributes = attributes.into_iter().map(|one| (one.name.to_string(), one.values));
+                told.push((path.to_string(), attributes.collect::<Vec<_>>()));
+            }
+            options.after = page.next;
+            if options.after.is_none() {
+                return told;
+            }
+        }
+    };
+    let wanted = [
+        (
+            "/lab/a".to_owned(),
+            vec![("band".to_owned(), band.to_vec()), ("level".to_owned(), vec![text("high")])],
+        ),
+        ("/lab/b".to_owned(), Vec::new()),
+        ("/lab/c".to_owned(), vec![("level".to_owned(), vec![AttributeValue::Float(Float(0.5))])]),
+    ];
+    assert_eq!(told(None, 100).await, wanted);
+    assert_eq!(told(None, 1).await, wanted);
+    let by_name = Sort { field: Field::Builtin(Builtin::Name), is_descending: true };
+    assert_eq!(told(Some(by_name), 2).await, [wanted[2].clone(), wanted[1].clone()]);
+    let mut options = SearchOptions::new(Condition::All(Vec::new()));
+    options.attributes = vec![name("levle")];
+    assert_eq!(kind(site.catalog.search(&site.admin, options).await), ErrorKind::InvalidRequest);
+}
+
 on_both! {
+    what_is_asked_for_is_told_of_each,
     entries_of_one_value_come_in_pages_of_any_size,
     values_of_another_type_are_counted_for_who_may_read_them_all,
     paths_say_in_which_spaces_to_look,

@@ -1,15 +1,15 @@
 //! `search`.
 
+mod parquet;
 mod references;
 
 use std::path::PathBuf;
 
 use clap::Args;
-use percale_api::attributes::{AwaySite, Mismatch, Source};
-use percale_api::entries::Entry;
+use percale_api::attributes::{AwaySite, Found, Mismatch, Source};
 use percale_api::{DEFAULT_PAGE, MAX_PAGE};
-use percale_client::Client;
-use percale_core::AttributeName;
+use percale_client::{Client, Search};
+use percale_core::{AttributeName, AttributeValue};
 use percale_discovery::references::MergeOptions;
 
 use super::grant::fabric_path;
@@ -36,6 +36,7 @@ Examples:
   percale search --sort=-modified --limit 10 ext:nc
   percale search --saved percale:/climate:modis 'level>500'
   percale search --explain 'bbox:(-10,35,30,60) ext:nc'
+  percale search instrument=MODIS --attributes title,level --parquet modis.parquet
   percale search 'var.tas.units:K path:/climate/cmip6' --refs tas.json
   percale -q search tag:final | percale meta set --file - checked=true")]
 pub struct SearchArgs {
@@ -60,6 +61,12 @@ pub struct SearchArgs {
     /// Print how many of them have which values of a field: an attribute, type, ext, space, site, store or state
     #[arg(long = "facet", value_name = "FIELD", value_delimiter = ',')]
     facets: Vec<String>,
+    /// Also print the values of attributes, with tabs before them
+    #[arg(long, value_name = "NAME", value_delimiter = ',', conflicts_with_all = ["count", "facets", "explain", "refs"])]
+    attributes: Vec<String>,
+    /// Write what is found to a file, as a table with a column for each of --attributes
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["count", "facets", "explain", "refs"])]
+    parquet: Option<PathBuf>,
     /// Write where the arrays of the HDF5 and NetCDF files lie to a file, as one store of Zarr for xarray
     #[arg(long, value_name = "FILE", conflicts_with_all = ["count", "facets"])]
     refs: Option<PathBuf>,
@@ -121,21 +128,45 @@ pub async fn run(args: SearchArgs, context: &Context) -> Result {
     let client = context.client()?;
     if let Some(to) = &args.refs {
         let mut found = Vec::new();
-        let keep = |entry: Entry| {
-            found.push(entry);
+        let keep = |one: Found| {
+            found.push(one.entry);
             Ok(())
         };
         each(&args, &query, &client, context, keep).await?;
         let options = MergeOptions { concat: args.concat.clone(), keep_order: args.sort.is_some() };
         return references::write(&client, found, to, options, context).await;
     }
+    let names = args.attributes.iter().map(|name| attribute(name)).collect::<Result<Vec<_>>>()?;
+    if let Some(to) = &args.parquet {
+        let mut table = parquet::Table::begin(to, names)?;
+        each(&args, &query, &client, context, |one| table.add(&one)).await?;
+        return table.write(context);
+    }
     let mut out = Lines::open();
-    let print = |entry: Entry| match context.output.json {
-        true => out.json(&entry),
-        false => out.line(show(&entry.path)),
+    let print = |one: Found| match context.output.json {
+        true => out.json(&one),
+        false => out.line(line(&one, &names)),
     };
     each(&args, &query, &client, context, print).await?;
     out.finish()
+}
+
+/// Returns the name of an attribute, as queries write it.
+fn attribute(written: &str) -> Result<AttributeName> {
+    let name = written.trim().trim_start_matches('@').trim_matches('`');
+    name.parse().map_err(|error| Failure::usage(format!("'{written}' is no name of an attribute: {error}")))
+}
+
+fn line(Found { entry, attributes }: &Found, names: &[AttributeName]) -> String {
+    let mut line = show(&entry.path);
+    for name in names {
+        let values = attributes.get(name).map(Vec::as_slice).unwrap_or_default();
+        let values: Vec<String> = values.iter().map(AttributeValue::to_string).collect();
+        line.push('\t');
+        // What would end the cell is a space.
+        line.push_str(&values.join("; ").replace(['\t', '\n', '\r'], " "));
+    }
+    line
 }
 
 /// Goes through what a query finds, and says which sites were away.
@@ -144,19 +175,19 @@ async fn each(
     query: &str,
     client: &Client,
     context: &Context,
-    mut take: impl FnMut(Entry) -> Result,
+    mut take: impl FnMut(Found) -> Result,
 ) -> Result {
     let most = args.limit.unwrap_or(u64::MAX);
     let (mut found, mut cursor) = (0, None);
     let (mut told, mut mismatches) = (Vec::new(), Vec::new());
+    let attributes = (!args.attributes.is_empty()).then(|| args.attributes.join(","));
     while found < most {
         let limit = u32::try_from(most - found).unwrap_or(MAX_PAGE).min(MAX_PAGE);
-        let page = match &args.sort {
-            Some(sort) => {
-                client.search_sorted(query, args.limit.map_or(DEFAULT_PAGE, |_| limit), sort).await?
-            }
-            None => client.search(query, Some(limit), cursor.as_deref()).await?,
-        };
+        let sort = args.sort.as_deref();
+        let limit = if sort.is_some() && args.limit.is_none() { DEFAULT_PAGE } else { limit };
+        let (cursor_now, attributes) = (cursor.as_deref(), attributes.as_deref());
+        let search = Search { query, limit: Some(limit), cursor: cursor_now, sort, attributes };
+        let page = client.search(&search).await?;
         found += page.items.len() as u64;
         page.items.into_iter().try_for_each(&mut take)?;
         for site in page.away {

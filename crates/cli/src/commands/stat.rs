@@ -1,7 +1,7 @@
 //! `stat`.
 
 use clap::Args;
-use percale_api::entries::{Entry, Kind};
+use percale_api::entries::Entry;
 
 use super::grant::fabric_path;
 use super::ls::replica_lines;
@@ -47,13 +47,9 @@ pub async fn run(args: StatArgs, context: &Context) -> Result {
 }
 
 fn describe(entry: &Entry) -> String {
-    let kind = match entry.kind {
-        Kind::Collection => "collection",
-        Kind::Object => "object",
-    };
     let mut lines = vec![
         format!("path      {}", show(&entry.path)),
-        format!("kind      {kind}"),
+        format!("kind      {}", entry.kind.as_str()),
         format!("id        {}", entry.id),
         format!("created   {} UTC", time(entry.created)),
         format!("changed   {} UTC", time(entry.modified)),

@@ -6,7 +6,7 @@ use std::time::Instant;
 use anyhow::{Context, ensure};
 use percale_api::attributes::Source;
 use percale_api::tasks::TaskSpec;
-use percale_client::Client;
+use percale_client::{Client, Search};
 use percale_core::state::TaskState;
 use percale_core::{AttributeValue, ObjectPath};
 
@@ -77,13 +77,14 @@ pub async fn search(demo: &mut Demo) -> anyhow::Result<Line> {
 async fn found(client: &Client, query: &str) -> anyhow::Result<BTreeSet<ObjectPath>> {
     let (mut found, mut cursor) = (BTreeSet::new(), None);
     loop {
-        let page = match client.search(query, None, cursor.as_deref()).await {
-            Ok(page) => page,
-            // Nothing that is known here has such an attribute yet.
-            Err(error) if error.code() == percale_core::ErrorCode::InvalidRequest => return Ok(found),
-            Err(error) => return Err(error.into()),
-        };
-        found.extend(page.items.into_iter().map(|entry| entry.path));
+        let page =
+            match client.search(&Search { query, cursor: cursor.as_deref(), ..Search::default() }).await {
+                Ok(page) => page,
+                // Nothing that is known here has such an attribute yet.
+                Err(error) if error.code() == percale_core::ErrorCode::InvalidRequest => return Ok(found),
+                Err(error) => return Err(error.into()),
+            };
+        found.extend(page.items.into_iter().map(|found| found.entry.path));
         cursor = page.next;
         if cursor.is_none() {
             return Ok(found);

@@ -1,5 +1,7 @@
 //! Attributes set from the command line, and data found by them.
 
+use parquet::file::reader::{FileReader as _, SerializedFileReader};
+use parquet::record::Row;
 use serde_json::json;
 
 use crate::lab::{Lab, ran};
@@ -169,6 +171,82 @@ fn what_was_found_is_got_under_its_path() {
     lab.run(again).code(9);
     lab.run(["get", "--file", list, "percale:/lab"]).code(2);
     lab.run(["replicate", "--file", list, "--to", "nowhere"]).code(3);
+}
+
+#[test]
+fn what_was_found_is_a_table_with_its_attributes() {
+    let lab = lab();
+    lab.run([
+        "meta",
+        "set",
+        "percale:/lab/run/a.nc",
+        "level=500",
+        "band=1",
+        "band=2",
+        "mixed=1",
+        "day=true",
+        "size=7",
+    ])
+    .ok();
+    lab.run([
+        "meta",
+        "set",
+        "percale:/lab/run/b.nc",
+        "level=1.5",
+        "mixed=word",
+        "taken=2024-06-01T12:00:00Z",
+    ])
+    .ok();
+    lab.run(["meta", "set", "--type", "text", "percale:/lab/run/b.nc", "note=a\tb"]).ok();
+    let found = lab.line("search ext:nc --attributes level,band,note --sort name").ok().out;
+    let lines: Vec<&str> = found.lines().collect();
+    assert_eq!(lines, ["percale:/lab/run/a.nc\t500\t1; 2\t", "percale:/lab/run/b.nc\t1.5\t\ta b"]);
+    let found = lab.line("--json search name:a.nc --attributes band,@size").ok().json_lines();
+    assert_eq!(
+        found[0]["attributes"],
+        json!({"band": [{"integer": 1}, {"integer": 2}], "size": [{"integer": 7}]})
+    );
+
+    let names = "level,band,mixed,taken,day,@size";
+    lab.run([
+        "search",
+        "type:object path:/lab/run",
+        "--attributes",
+        names,
+        "--sort",
+        "name",
+        "--parquet",
+        "t.parquet",
+    ])
+    .ok();
+    let file = std::fs::File::open(lab.path("t.parquet")).unwrap();
+    let table = SerializedFileReader::new(file).unwrap();
+    let rows: Vec<Row> = table.get_row_iter(None).unwrap().map(Result::unwrap).collect();
+    let names: Vec<&String> = rows[0].get_column_iter().map(|(name, _)| name).collect();
+    assert_eq!(
+        names,
+        ["path", "type", "size", "modified", "root", "level", "band", "mixed", "taken", "day", "@size"]
+    );
+    let shown: Vec<Vec<String>> =
+        rows.iter().map(|row| row.get_column_iter().map(|(_, value)| value.to_string()).collect()).collect();
+    assert_eq!(shown[0][0..3], ["\"/lab/run/a.nc\"", "\"object\"", "8"]);
+    assert_eq!(shown[0][5..], ["500.0", "[1, 2]", "\"1\"", "null", "true", "7"]);
+    assert_eq!(
+        shown[1][5..],
+        ["1.5", "null", "\"word\"", "2024-06-01 12:00:00.000000 +00:00", "null", "null"]
+    );
+    assert_eq!(shown[2][5..], ["null"; 6]);
+    lab.run(["search", "name:nothing", "--parquet", "none.parquet"]).ok();
+    let none = SerializedFileReader::new(std::fs::File::open(lab.path("none.parquet")).unwrap()).unwrap();
+    assert_eq!(none.metadata().file_metadata().num_rows(), 0);
+    // Nothing is left of what could not be written.
+    lab.run(["search", "ext:nc", "--parquet", "no/such/folder.parquet"]).code(1);
+    let left = std::fs::read_dir(lab.path("."))
+        .unwrap()
+        .filter_map(|entry| entry.unwrap().file_name().into_string().ok());
+    assert_eq!(left.filter(|name| name.contains("partial") || name.starts_with(".tmp")).count(), 0);
+    lab.line("search ext:nc --attributes size").code(2);
+    lab.line("search ext:nc --attributes levle").code(2);
 }
 
 #[test]

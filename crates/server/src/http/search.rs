@@ -1,6 +1,8 @@
 //! Finding entries by what is known of them: pages, streams, and numbers.
 
+use std::collections::BTreeMap;
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
@@ -12,12 +14,11 @@ use http::{HeaderMap, HeaderValue, Uri, header};
 use percale_api::attributes::{
     AwaySite, Facet, FacetValue, FoundPage, Mismatch, PlannedSpace, SearchPlan, SearchSummary,
 };
-use percale_api::entries::Entry;
-use percale_catalog::{Listed, MAX_LIST, Page, SearchOptions, Sort, SummaryOptions};
-use percale_core::Timestamp;
+use percale_catalog::{Found, MAX_LIST, Page, SearchOptions, Sort, SummaryOptions};
 use percale_core::access::Caller;
 use percale_core::ids::SiteId;
 use percale_core::query::{Condition, Field};
+use percale_core::{AttributeName, AttributeValue, Timestamp};
 use serde::Deserialize;
 use tokio::sync::mpsc;
 use utoipa::IntoParams;
@@ -50,16 +51,21 @@ struct SearchQuery {
     /// A field that they are sorted by, with `-` before it from the largest on: an attribute, `name`, `size`, `created`, `modified` or
     /// `replicas`. There is one page then, of those that come first.
     sort: Option<String>,
+    /// Attributes that are told of each, with commas between; at most 32.
+    attributes: Option<String>,
 }
+
+/// Most attributes that are told.
+const MAX_TOLD: usize = 32;
 
 /// Finds entries by what is known of them, in all spaces that this site has or follows and the caller may read.
 ///
 /// With `Accept: application/jsonl` or `text/csv` it answers with all of them, or as many as `limit` says, one in a line; if it cannot go on, the
-/// connection ends before the answer does.
+/// connection ends before the answer does. A cell of a table that has several values has `; ` between them.
 #[utoipa::path(
     get, path = "/v1/search", tag = "attributes", params(SearchQuery),
     responses((status = 200, description = "the entries", content(
-        (FoundPage = "application/json"), (Entry = "application/jsonl"), (String = "text/csv"),
+        (FoundPage = "application/json"), (percale_api::attributes::Found = "application/jsonl"), (String = "text/csv"),
     )))
 )]
 async fn search(
@@ -72,13 +78,14 @@ async fn search(
     let mut options = SearchOptions::new(condition(&query.q)?);
     options.after = query.cursor;
     options.sort = query.sort.as_deref().map(order).transpose()?;
+    options.attributes = query.attributes.as_deref().map(names).transpose()?.unwrap_or_default();
     if let Some(form) = Form::of(&headers) {
         return streamed(app, caller, options, query.limit, form).await;
     }
     options.limit = limit(query.limit)?;
     let found = app.catalog.search(&caller, options).await?;
     let away = away(&app, &found.homes);
-    let entries = found.page.items.into_iter().map(|Listed { path, entry, .. }| describe(path, entry));
+    let entries = found.page.items.into_iter().map(told);
     let next = found.page.next;
     let mismatches = found.mismatches.into_iter().map(|one| Mismatch {
         name: one.name,
@@ -89,6 +96,14 @@ async fn search(
     let page =
         FoundPage { items: entries.collect(), next: next.clone(), away, mismatches: mismatches.collect() };
     Ok(linked(&uri, next.as_deref(), &page))
+}
+
+fn told(Found { path, entry, attributes }: Found) -> percale_api::attributes::Found {
+    let mut values: BTreeMap<AttributeName, Vec<AttributeValue>> = BTreeMap::new();
+    for one in attributes {
+        values.entry(one.name).or_default().extend(one.values);
+    }
+    percale_api::attributes::Found { entry: describe(path, entry), attributes: values }
 }
 
 /// Forms of an answer that has all that is found.
@@ -129,32 +144,38 @@ impl Form {
         }
     }
 
-    fn encode(self, found: Vec<Listed>, is_first: bool) -> io::Result<Bytes> {
+    fn encode(self, found: Vec<Found>, names: &[AttributeName], is_first: bool) -> io::Result<Bytes> {
         let mut lines = Vec::with_capacity(found.len() * 200);
         match self {
             Self::JsonLines => {
-                for Listed { path, entry, .. } in found {
-                    serde_json::to_writer(&mut lines, &describe(path, entry))?;
+                for one in found {
+                    serde_json::to_writer(&mut lines, &told(one))?;
                     lines.push(b'\n');
                 }
             }
             Self::Csv => {
                 let mut table = csv::Writer::from_writer(&mut lines);
                 if is_first {
-                    table.write_record(["path", "type", "size", "modified", "root"])?;
+                    let known = ["path", "type", "size", "modified", "root"];
+                    table.write_record(known.into_iter().chain(names.iter().map(AttributeName::as_str)))?;
                 }
-                for Listed { path, entry, .. } in found {
+                for Found { path, entry, attributes } in found {
                     let content = entry.content.as_ref();
                     let modified = content.and_then(|content| content.mtime).unwrap_or(entry.modified);
                     let size = content.map(|content| content.size.0.to_string()).unwrap_or_default();
                     let root = content.and_then(|content| content.root).map(|root| root.to_string());
-                    table.write_record([
-                        path.as_str(),
-                        entry.kind.as_str(),
-                        &size,
-                        &modified.to_string(),
-                        root.as_deref().unwrap_or_default(),
-                    ])?;
+                    let modified = modified.to_string();
+                    let root = root.as_deref().unwrap_or_default();
+                    for known in [path.as_str(), entry.kind.as_str(), &size, &modified, root] {
+                        table.write_field(known)?;
+                    }
+                    for name in names {
+                        let values =
+                            attributes.iter().filter(|one| one.name == *name).flat_map(|one| &one.values);
+                        let values: Vec<String> = values.map(AttributeValue::to_string).collect();
+                        table.write_field(values.join("; "))?;
+                    }
+                    table.write_record(None::<&[u8]>)?;
                 }
                 drop(table);
             }
@@ -180,7 +201,8 @@ async fn streamed(
     let first = app.catalog.search(&caller, options.clone()).await?.page;
     let (pieces, received) = mpsc::channel::<Result<Bytes>>(AHEAD);
     tokio::spawn(async move {
-        let mut rest = Rest { left, after: None, form, is_first: true };
+        let names = Arc::from(options.attributes.clone());
+        let mut rest = Rest { left, after: None, form, names, is_first: true };
         let mut piece = rest.take(first).await;
         loop {
             let is_last = piece.is_err() || rest.after.is_none() || rest.left == 0;
@@ -212,19 +234,20 @@ struct Rest {
     left: usize,
     after: Option<String>,
     form: Form,
+    names: Arc<[AttributeName]>,
     is_first: bool,
 }
 
 impl Rest {
     /// Makes a piece of the answer of a page.
-    async fn take(&mut self, page: Page<Listed>) -> Result<Bytes> {
+    async fn take(&mut self, page: Page<Found>) -> Result<Bytes> {
         self.left = self.left.saturating_sub(page.items.len());
         self.after = page.next;
-        let (form, is_first) = (self.form, std::mem::take(&mut self.is_first));
+        let (form, names, is_first) = (self.form, self.names.clone(), std::mem::take(&mut self.is_first));
         let encoded = match page.items.len() <= FIRST {
-            true => form.encode(page.items, is_first),
+            true => form.encode(page.items, &names, is_first),
             // Ten milliseconds for a long one, which others need not wait for.
-            false => tokio::task::spawn_blocking(move || form.encode(page.items, is_first))
+            false => tokio::task::spawn_blocking(move || form.encode(page.items, &names, is_first))
                 .await
                 .unwrap_or_else(|error| Err(io::Error::other(error))),
         };
@@ -326,6 +349,28 @@ fn condition(query: &str) -> Result<Condition> {
 fn fields(list: &str) -> Result<Vec<Field>> {
     let fields = percale_discovery::parse_fields(list);
     fields.map_err(|error| ApiError::invalid(error.to_string()).with_source(error))
+}
+
+/// Returns the attributes of a list.
+fn names(list: &str) -> Result<Vec<AttributeName>> {
+    let mut names = Vec::new();
+    for field in fields(list)? {
+        match field {
+            Field::Attribute(name) if names.contains(&name) => {}
+            Field::Attribute(name) => names.push(name),
+            Field::Builtin(builtin) => {
+                let name = builtin.as_str();
+                let detail = format!("{name} is no attribute; @{name} is the attribute of that name");
+                return Err(ApiError::invalid(detail));
+            }
+        }
+    }
+    match names.len() {
+        0..=MAX_TOLD => Ok(names),
+        more => {
+            Err(ApiError::invalid(format!("{more} attributes are asked for; there are at most {MAX_TOLD}")))
+        }
+    }
 }
 
 fn order(text: &str) -> Result<Sort> {

@@ -175,6 +175,17 @@ async fn everything_that_is_found_comes_in_lines() {
     assert_eq!(rows[0], "path,type,size,modified,root");
     assert!(rows[1].starts_with(r#""/s/n 449, ""x""",object,7,2"#), "{}", rows[1]);
     assert_eq!(rows.len(), 3);
+    alice.write("/s/plain", "content").await.expect(201);
+    say(&alice, "/s/plain", json!({"band": [{"integer": 1}, {"integer": 2}], "note": [{"text": "a,b"}]}))
+        .await;
+    let table = ask("q=name:plain&attributes=note,band", "text/csv").await;
+    let rows: Vec<&str> = table.text.lines().collect();
+    assert_eq!(rows[0], "path,type,size,modified,root,note,band");
+    assert!(rows[1].starts_with("/s/plain,object,7,") && rows[1].ends_with(r#","a,b",1; 2"#), "{}", rows[1]);
+    let many = (0..33).map(|n| format!("a{n}")).collect::<Vec<_>>().join(",");
+    for wrong in ["size", "levle", ",", &many] {
+        ask(&format!("q=x&attributes={wrong}"), "text/csv").await.expect_problem("invalid_request");
+    }
     assert_eq!(ask("q=name:nothing", "text/csv").await.text.lines().count(), 1, "its heading");
     ask("q=(", "text/csv").await.expect_problem("invalid_request");
     ask("q=x&limit=0", "text/csv").await.expect_problem("invalid_request");
