@@ -48,6 +48,10 @@ const MANY: usize = 200_000;
 const VERY_FEW: usize = 50;
 /// How long a page is searched for before what was found is answered. Others wait meanwhile for a connection that reads.
 const PATIENCE: Duration = Duration::from_millis(300);
+/// Bytes of attributes after which a page ends.
+const MAX_TOLD: usize = 16 << 20;
+/// Entries whose attributes are looked up together: each may have a mebibyte.
+const TOLD_TOGETHER: usize = 64;
 /// Names of attributes among which one is looked for that is like one that nothing has.
 const MOST_NAMES: usize = 5000;
 
@@ -106,7 +110,7 @@ impl Query for Search {
             return Err(nowhere());
         }
         let holders = holders(tx, &filters).await?;
-        let mut found = Vec::new();
+        let (mut found, mut room_to_tell) = (Vec::new(), MAX_TOLD);
         let spaces = spaces
             .iter()
             .filter(|space| space.row.space.id >= place.space && filters.may_hold_in(&space.row.space.name));
@@ -116,8 +120,7 @@ impl Query for Search {
                 true => (place.after, place.lead),
                 false => (1, Lead::Open(FEW)),
             };
-            let searched = Searched::new(caller, space, &filters, &holders, after);
-            let mut searched = searched.with_attributes(&options.attributes);
+            let mut searched = Searched::new(caller, space, &filters, &holders, after);
             let driver = match lead {
                 Lead::By(driver) => Some(driver),
                 Lead::None { .. } => None,
@@ -131,8 +134,10 @@ impl Query for Search {
                 },
             };
             let room = limit - found.len();
-            let is_done = searched.run(tx, driver, room, until).await?;
-            let (after, is_full) = (searched.after, searched.found.len() >= room);
+            let is_all = searched.run(tx, driver, room, until).await?;
+            let is_told = searched.tell(tx, &options.attributes, &mut room_to_tell).await?;
+            let (is_done, is_full) = (is_all && is_told, searched.found.len() >= room || !is_told);
+            let after = searched.after;
             found.append(&mut searched.found);
             if !is_done {
                 let lead = match (driver, lead) {
@@ -333,12 +338,12 @@ struct Searched<'s> {
     space: &'s Visible,
     filters: &'s Filters,
     holders: &'s Holders,
+    /// Behind which entry it began.
+    begin: u64,
     /// Up to which entry it was searched.
     after: u64,
     /// How many were looked at together of which not all were found.
     together: usize,
-    /// What is told of each that is found.
-    names: &'s [AttributeName],
     found: Vec<Found>,
 }
 
@@ -350,12 +355,7 @@ impl<'s> Searched<'s> {
         holders: &'s Holders,
         after: u64,
     ) -> Self {
-        Self { caller, space, filters, holders, after, together: 0, names: &[], found: Vec::new() }
-    }
-
-    /// Also tells attributes.
-    fn with_attributes(self, names: &'s [AttributeName]) -> Self {
-        Self { names, ..self }
+        Self { caller, space, filters, holders, begin: after, after, together: 0, found: Vec::new() }
     }
 
     /// Finds at most `limit` entries. Tells whether the space was searched to its end.
@@ -461,7 +461,6 @@ impl<'s> Searched<'s> {
                 paths.insert(parent, path);
             }
         }
-        let known = self.found.len();
         for row in rows {
             let path = paths.get(&row.parent).map(|parent| parent.join(&row.name));
             let Some(Ok(path)) = path else { continue };
@@ -473,25 +472,36 @@ impl<'s> Searched<'s> {
             let entry = row.into_entry(self.space.row.space.id);
             self.found.push(Found { path, entry, attributes: Vec::new() });
         }
-        self.tell_attributes(tx, known).await
+        Ok(())
     }
 
-    /// Adds what is to be told of those that were found behind `known`.
-    async fn tell_attributes<T: Tx>(&mut self, tx: &T, known: usize) -> Result<()> {
-        if self.names.is_empty() {
-            return Ok(());
+    /// Adds attributes to what was found, as long as there is room for them. Tells whether that was so for all; the others are left out, and
+    /// found again from there on.
+    async fn tell<T: Tx>(&mut self, tx: &T, names: &[AttributeName], room: &mut usize) -> Result<bool> {
+        if names.is_empty() {
+            return Ok(true);
         }
-        let found = &mut self.found[known..];
-        let keys: Vec<(i64, u64)> = found.iter().map(|one| (self.space.row.sp, one.entry.id.0)).collect();
-        let mut rows: HashMap<u64, Vec<_>> = HashMap::with_capacity(keys.len());
-        for row in attribute::named(tx, &keys, self.names).await? {
-            rows.entry(row.entry).or_default().push(row);
+        let sp = self.space.row.sp;
+        let mut told = 0;
+        for some in self.found.chunks_mut(TOLD_TOGETHER) {
+            if *room == 0 {
+                self.after = if told == 0 { self.begin } else { self.found[told - 1].entry.id.0 };
+                self.found.truncate(told);
+                return Ok(false);
+            }
+            let keys: Vec<(i64, u64)> = some.iter().map(|one| (sp, one.entry.id.0)).collect();
+            let mut rows: HashMap<u64, Vec<_>> = HashMap::with_capacity(keys.len());
+            for row in attribute::named(tx, &keys, names).await? {
+                *room = room.saturating_sub(row.name.as_str().len() + row.value.size());
+                rows.entry(row.entry).or_default().push(row);
+            }
+            told += some.len();
+            for one in some {
+                one.attributes = gather(rows.remove(&one.entry.id.0).unwrap_or_default());
+                one.attributes.sort_by(|one, other| one.name.cmp(&other.name));
+            }
         }
-        for one in found {
-            one.attributes = gather(rows.remove(&one.entry.id.0).unwrap_or_default());
-            one.attributes.sort_by(|one, other| one.name.cmp(&other.name));
-        }
-        Ok(())
+        Ok(true)
     }
 
     fn may_read(

@@ -13,7 +13,7 @@ use percale_core::query::{Builtin, Condition, Field};
 
 use super::parts::{Part, Plan};
 use super::sql::{BY_ENTRY, Builder, Members, both, split};
-use super::{Searched, holders, visible};
+use super::{MAX_TOLD, Searched, holders, visible};
 use crate::catalog::Catalog;
 use crate::engine::{Query, Sql, Tx};
 use crate::error::{Error, Result};
@@ -155,6 +155,7 @@ impl Query for Fetch {
         let filters = split(&Condition::All(Vec::new()))?;
         let holders = holders(tx, &filters).await?;
         let mut found: HashMap<(SpaceId, u64), Found> = HashMap::new();
+        let mut room = MAX_TOLD;
         for space in &visible(tx, caller).await? {
             let id = space.row.space.id;
             let wanted: Vec<u64> = first.iter().filter(|one| one.space == id).map(|one| one.id).collect();
@@ -164,9 +165,12 @@ impl Query for Fetch {
             let mut builder = Builder::new(&holders, &space.row.space.name);
             let sql = builder.all(space.row.sp, &Members::Ids(wanted))?;
             let rows = entry::found(tx, &sql, builder.params).await?;
-            let searched = Searched::new(caller, space, &filters, &holders, 1);
-            let mut searched = searched.with_attributes(attributes);
+            let mut searched = Searched::new(caller, space, &filters, &holders, 1);
             searched.take(tx, rows).await?;
+            if !searched.tell(tx, attributes, &mut room).await? {
+                let why = format!("their attributes have more than {} MiB; ask for fewer", MAX_TOLD >> 20);
+                return Err(Error::invalid(why));
+            }
             found.extend(searched.found.into_iter().map(|one| ((id, one.entry.id.0), one)));
         }
         Ok(first.iter().filter_map(|one| found.remove(&(one.space, one.id))).collect())

@@ -695,6 +695,19 @@ async fn what_is_asked_for_is_told_of_each(site: Site) {
     assert_eq!(told(None, 1).await, wanted);
     let by_name = Sort { field: Field::Builtin(Builtin::Name), is_descending: true };
     assert_eq!(told(Some(by_name), 2).await, [wanted[2].clone(), wanted[1].clone()]);
+    // A page ends where there is too much to tell, and goes on behind it; each is told once.
+    let long = vec![text(&"x".repeat(MAX_ATTRIBUTE_TEXT)); 100];
+    for n in 0..70 {
+        site.put(&format!("/lab/long/{n:02}"), 1).await;
+        say(&site, &format!("/lab/long/{n:02}"), &[("band", &long)]).await.unwrap();
+    }
+    let all = told(None, 100).await;
+    assert_eq!(all.len(), 73);
+    assert_eq!(all.iter().filter(|(_, told)| told.iter().any(|(_, values)| *values == long)).count(), 70);
+    let by_size = Sort { field: Field::Builtin(Builtin::Size), is_descending: false };
+    let mut options = SearchOptions::new(Condition::All(Vec::new()));
+    (options.attributes, options.sort) = (vec![name("band")], Some(by_size));
+    assert_eq!(kind(site.catalog.search(&site.admin, options).await), ErrorKind::InvalidRequest);
     let mut options = SearchOptions::new(Condition::All(Vec::new()));
     options.attributes = vec![name("levle")];
     assert_eq!(kind(site.catalog.search(&site.admin, options).await), ErrorKind::InvalidRequest);

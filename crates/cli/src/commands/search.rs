@@ -3,7 +3,8 @@
 mod parquet;
 mod references;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use clap::Args;
 use percale_api::attributes::{AwaySite, Found, Mismatch, Source};
@@ -204,6 +205,17 @@ async fn each(
     }
     mismatches.iter().for_each(|one| context.output.talk(mismatch(one)));
     Ok(())
+}
+
+/// Has a file written beside its place first, so that one with its name is whole.
+fn put_in_place(to: &Path, write: impl FnOnce(&Path) -> io::Result<()>) -> Result {
+    let mut partial = to.to_owned().into_os_string();
+    partial.push(".partial");
+    let partial = PathBuf::from(partial);
+    write(&partial).and_then(|()| fs::rename(&partial, to)).map_err(|error| {
+        drop(fs::remove_file(&partial));
+        Failure::local("write", to, &error)
+    })
 }
 
 fn mismatch(Mismatch { name, are_text, count, is_most }: &Mismatch) -> String {

@@ -240,7 +240,7 @@ fn what_was_found_is_a_table_with_its_attributes() {
     let none = SerializedFileReader::new(std::fs::File::open(lab.path("none.parquet")).unwrap()).unwrap();
     assert_eq!(none.metadata().file_metadata().num_rows(), 0);
     // Nothing is left of what could not be written.
-    lab.run(["search", "ext:nc", "--parquet", "no/such/folder.parquet"]).code(1);
+    lab.run(["search", "ext:nc", "--parquet", "no/such/folder.parquet"]).code(3);
     let left = std::fs::read_dir(lab.path("."))
         .unwrap()
         .filter_map(|entry| entry.unwrap().file_name().into_string().ok());

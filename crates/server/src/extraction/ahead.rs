@@ -59,7 +59,7 @@ impl Extraction {
     }
 
     async fn header_ahead(&self, file: &Arrived<'_>, until: Instant) -> Option<Vec<FoundAttribute>> {
-        if !self.is_read_ahead(file) {
+        if !self.is_read_ahead(file) || Instant::now() >= until {
             return None;
         }
         let name = file.path.name().unwrap_or_default();

@@ -3,8 +3,8 @@
 //! A column of Parquet has one type, which is not known before the last row: rows wait in a file without a name, and the table is written
 //! from it in groups of some ten thousand.
 
-use std::fs::{self, File};
-use std::io::{BufRead as _, BufReader, BufWriter, Seek as _, Write as _};
+use std::fs::File;
+use std::io::{self, BufRead as _, BufReader, BufWriter, Seek as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -20,11 +20,14 @@ use percale_core::attribute::Float;
 use percale_core::{AttributeName, AttributeValue};
 use serde::Serialize;
 
+use super::put_in_place;
 use crate::context::Context;
 use crate::failure::{Failure, Result};
 
-/// Rows of a group.
+/// Most rows of a group.
 const GROUP: usize = 50_000;
+/// Bytes of rows, as JSON, after which a group ends: it is in memory.
+const GROUP_BYTES: usize = 64 << 20;
 
 /// What was written, for programs.
 #[derive(Debug, Serialize)]
@@ -121,24 +124,17 @@ impl Table {
                 column.kind = Some(column.kind.map_or(kind, |known| known.with(kind)));
             }
         }
-        let cannot = |error: &std::io::Error| Failure::local("write", &self.to, error);
+        let cannot = |error: &io::Error| Failure::local("write", &self.to, error);
         serde_json::to_writer(&mut self.rows, found).map_err(|error| cannot(&error.into()))?;
         self.rows.write_all(b"\n").map_err(|error| cannot(&error))?;
         self.count += 1;
         Ok(())
     }
 
-    /// Writes the table beside its place first, so that one with its name is whole.
+    /// Writes the table.
     pub fn write(mut self, context: &Context) -> Result {
         let to = self.to.clone();
-        let mut partial = to.clone().into_os_string();
-        partial.push(".partial");
-        let partial = PathBuf::from(partial);
-        let written = self.write_to(&partial).and_then(|()| Ok(fs::rename(&partial, &to)?));
-        written.map_err(|error| {
-            drop(fs::remove_file(&partial));
-            Failure::local("write", &to, &std::io::Error::other(error))
-        })?;
+        put_in_place(&to, |partial| self.write_to(partial).map_err(io::Error::other))?;
         let columns: Vec<String> = self.columns.into_iter().map(|column| column.name).collect();
         let (count, len) = (self.count, columns.len());
         if context.output.json {
@@ -160,9 +156,15 @@ impl Table {
         let mut writer = SerializedFileWriter::new(out, schema, properties)?;
         loop {
             let mut rows: Vec<Found> = Vec::new();
-            for line in lines.by_ref().take(GROUP) {
-                let row = serde_json::from_str(&line?);
+            let mut bytes = 0;
+            for line in lines.by_ref() {
+                let line = line?;
+                bytes += line.len();
+                let row = serde_json::from_str(&line);
                 rows.push(row.map_err(|error| ParquetError::External(Box::new(error)))?);
+                if rows.len() == GROUP || bytes >= GROUP_BYTES {
+                    break;
+                }
             }
             if rows.is_empty() {
                 break;

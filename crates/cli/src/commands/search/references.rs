@@ -1,6 +1,6 @@
 //! `search --refs`: the arrays of what was found, as one store of Zarr whose chunks lie in the files.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{BufWriter, Write as _};
 use std::path::{Path, PathBuf};
 
@@ -14,6 +14,7 @@ use percale_discovery::references::{
 };
 use serde::Serialize;
 
+use super::put_in_place;
 use crate::address::show;
 use crate::context::Context;
 use crate::failure::{Failure, Result};
@@ -54,7 +55,11 @@ pub(super) async fn write(
     let parts = stream::iter(found).map(|entry| part(client, entry)).buffered(AT_ONCE).try_collect();
     let parts: Vec<Part> = context.interruptible(parts).await??;
     let merged = merge(parts, &options).map_err(failure)?;
-    save(&merged, to)?;
+    put_in_place(to, |partial| {
+        let mut out = BufWriter::new(File::create(partial)?);
+        merged.write(&mut out)?;
+        out.flush()
+    })?;
     let Merged { concat, joined, variables, left_out, notes, .. } = merged;
     if context.output.json {
         let references = to.to_owned();
@@ -108,21 +113,4 @@ fn failure(error: MergeError) -> Failure {
         Some(hint) => failure.with_hint(hint),
         None => failure.with_hint("Narrow the search to files that are parts of one array."),
     }
-}
-
-/// Writes the file beside its place first, so that one with its name is whole.
-fn save(merged: &Merged, to: &Path) -> Result {
-    let mut partial = to.to_owned().into_os_string();
-    partial.push(".partial");
-    let partial = PathBuf::from(partial);
-    let write = || {
-        let mut out = BufWriter::new(File::create(&partial)?);
-        merged.write(&mut out)?;
-        out.flush()?;
-        fs::rename(&partial, to)
-    };
-    write().map_err(|error| {
-        drop(fs::remove_file(&partial));
-        Failure::local("write", to, &error)
-    })
 }
