@@ -221,7 +221,7 @@ pub(crate) async fn write_headers<T: Tx>(
 }
 
 /// Returns what makes the one list of attributes the other.
-fn difference(known: &[crate::model::Attribute], found: &[FoundAttribute]) -> Vec<SetAttribute> {
+fn difference(known: &[Attribute], found: &[FoundAttribute]) -> Vec<SetAttribute> {
     let new: HashMap<&AttributeName, &Vec<AttributeValue>> =
         found.iter().map(|(name, values)| (name, values)).collect();
     let old: HashMap<&AttributeName, &Vec<AttributeValue>> =

@@ -6,6 +6,7 @@
 
 mod address;
 mod args;
+mod atomic_file;
 mod commands;
 mod config;
 mod context;

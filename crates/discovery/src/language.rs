@@ -24,8 +24,8 @@ mod write;
 
 pub use self::write::write;
 
-use percale_core::Timestamp;
 use percale_core::query::{Builtin, Comparison, Condition, Field, Literal, Test};
+use percale_core::{AttributeName, Timestamp};
 use winnow::Parser;
 use winnow::ascii::Caseless;
 use winnow::combinator::{alt, not, opt, terminated};
@@ -94,6 +94,11 @@ pub fn parse(query: &str, now: Timestamp) -> Result<Condition, QueryError> {
 /// # Errors
 /// As [`parse`].
 pub fn parse_fields(list: &str) -> Result<Vec<Field>, QueryError> {
+    Ok(fields_at(list)?.into_iter().map(|(_, field)| field).collect())
+}
+
+/// Reads a list of fields, each with the byte at which it begins.
+fn fields_at(list: &str) -> Result<Vec<(usize, Field)>, QueryError> {
     let error = |behind: usize, message: &str| {
         let at = list.len().saturating_sub(behind);
         QueryError { at, message: format!("the list of fields cannot be read: {message}") }
@@ -109,7 +114,7 @@ pub fn parse_fields(list: &str) -> Result<Vec<Field>, QueryError> {
         match field(before, &name, is_attribute)
             .map_err(|Fault { behind, message }| error(behind, &message))?
         {
-            Subject::Field(field) => fields.push(field),
+            Subject::Field(field) => fields.push((list.len() - before.len(), field)),
             Subject::Time => {
                 return Err(error(before.len(), "time is none; there are coverage.start and coverage.end"));
             }
@@ -122,6 +127,26 @@ pub fn parse_fields(list: &str) -> Result<Vec<Field>, QueryError> {
             return Err(error(reader.rest.len(), "a comma is expected"));
         }
     }
+}
+
+/// Reads a list of attributes with commas between them, as [`parse_fields`] does. What is named twice is there once.
+///
+/// # Errors
+/// As [`parse`]; also for what is known of every entry, which no attribute is.
+pub fn parse_attributes(list: &str) -> Result<Vec<AttributeName>, QueryError> {
+    let mut names = Vec::new();
+    for (at, field) in fields_at(list)? {
+        match field {
+            Field::Attribute(name) if names.contains(&name) => {}
+            Field::Attribute(name) => names.push(name),
+            Field::Builtin(builtin) => {
+                let name = builtin.as_str();
+                let message = format!("{name} is no attribute; @{name} is the attribute of that name");
+                return Err(QueryError { at, message });
+            }
+        }
+    }
+    Ok(names)
 }
 
 struct Reader<'a> {

@@ -1,5 +1,6 @@
 //! Attributes out of the bytes of objects, behind the journal of each space
-//! (docs/decisions/2026-11-23-headers-are-read-behind-the-journal.md).
+//! (docs/decisions/2026-11-23-headers-are-read-behind-the-journal.md), and ahead of it in spaces that are `sync`
+//! (docs/decisions/2026-11-23-a-sync-header-comes-with-its-version.md).
 
 mod ahead;
 mod pool;

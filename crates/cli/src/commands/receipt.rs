@@ -13,6 +13,7 @@ use percale_core::{ErrorCode, Timestamp};
 use percale_trust::SitePublicKey;
 use serde::Serialize;
 
+use crate::atomic_file::AtomicFile;
 use crate::context::Context;
 use crate::failure::{Failure, Result};
 use crate::output::{Lines, Output, count, size, time};
@@ -66,16 +67,11 @@ pub async fn fetch(args: ReceiptArgs, client: &Client, output: Output) -> Result
     let Some(path) = args.output else {
         return print(&mut receipt).await;
     };
-    // Beside it, so that a file with its name is whole.
-    let mut partial = path.clone().into_os_string();
-    partial.push(".partial");
-    let partial = PathBuf::from(partial);
-    let written = save(&mut receipt, &partial).await;
-    if let Err(failure) = written {
-        drop(std::fs::remove_file(&partial));
-        return Err(failure);
+    let file = AtomicFile::create(&path)?;
+    while let Some(bytes) = receipt.next().await? {
+        file.file().write_all(&bytes).map_err(|error| file.failure(&error))?;
     }
-    std::fs::rename(&partial, &path).map_err(|error| Failure::local("write", &path, &error))?;
+    file.put_in_place()?;
     output.talk(format!("the receipt of task {} is in {}", args.id, path.display()));
     output.next(format!("percale task verify-receipt {}", path.display()));
     Ok(())
@@ -94,15 +90,6 @@ async fn print(receipt: &mut Receipt) -> Result {
         })??;
     }
     Ok(())
-}
-
-async fn save(receipt: &mut Receipt, path: &Path) -> Result {
-    let local = |error: std::io::Error| Failure::local("write", path, &error);
-    let mut file = File::create(path).map_err(local)?;
-    while let Some(bytes) = receipt.next().await? {
-        file.write_all(&bytes).map_err(local)?;
-    }
-    file.sync_all().map_err(local)
 }
 
 /// Checks a receipt.

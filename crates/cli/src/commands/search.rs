@@ -3,14 +3,14 @@
 mod parquet;
 mod references;
 
-use std::path::{Path, PathBuf};
-use std::{fs, io};
+use std::path::PathBuf;
 
 use clap::Args;
 use percale_api::attributes::{AwaySite, Found, Mismatch, Source};
 use percale_api::{DEFAULT_PAGE, MAX_PAGE};
 use percale_client::{Client, Search};
 use percale_core::{AttributeName, AttributeValue};
+use percale_discovery::parse_attributes;
 use percale_discovery::references::MergeOptions;
 
 use super::grant::fabric_path;
@@ -62,9 +62,9 @@ pub struct SearchArgs {
     /// Print how many of them have which values of a field: an attribute, type, ext, space, site, store or state
     #[arg(long = "facet", value_name = "FIELD", value_delimiter = ',')]
     facets: Vec<String>,
-    /// Also print the values of attributes, with tabs before them
-    #[arg(long, value_name = "NAME", value_delimiter = ',', conflicts_with_all = ["count", "facets", "explain", "refs"])]
-    attributes: Vec<String>,
+    /// Also print the values of attributes, names with commas between, with tabs before them
+    #[arg(long, value_name = "NAMES", conflicts_with_all = ["count", "facets", "explain", "refs"])]
+    attributes: Option<String>,
     /// Write what is found to a file, as a table with a column for each of --attributes
     #[arg(long, value_name = "FILE", conflicts_with_all = ["count", "facets", "explain", "refs"])]
     parquet: Option<PathBuf>,
@@ -137,7 +137,10 @@ pub async fn run(args: SearchArgs, context: &Context) -> Result {
         let options = MergeOptions { concat: args.concat.clone(), keep_order: args.sort.is_some() };
         return references::write(&client, found, to, options, context).await;
     }
-    let names = args.attributes.iter().map(|name| attribute(name)).collect::<Result<Vec<_>>>()?;
+    let names = match &args.attributes {
+        Some(list) => parse_attributes(list).map_err(|error| Failure::usage(error.to_string()))?,
+        None => Vec::new(),
+    };
     if let Some(to) = &args.parquet {
         let mut table = parquet::Table::begin(to, names)?;
         each(&args, &query, &client, context, |one| table.add(&one)).await?;
@@ -150,12 +153,6 @@ pub async fn run(args: SearchArgs, context: &Context) -> Result {
     };
     each(&args, &query, &client, context, print).await?;
     out.finish()
-}
-
-/// Returns the name of an attribute, as queries write it.
-fn attribute(written: &str) -> Result<AttributeName> {
-    let name = written.trim().trim_start_matches('@').trim_matches('`');
-    name.parse().map_err(|error| Failure::usage(format!("'{written}' is no name of an attribute: {error}")))
 }
 
 fn line(Found { entry, attributes }: &Found, names: &[AttributeName]) -> String {
@@ -181,13 +178,16 @@ async fn each(
     let most = args.limit.unwrap_or(u64::MAX);
     let (mut found, mut cursor) = (0, None);
     let (mut told, mut mismatches) = (Vec::new(), Vec::new());
-    let attributes = (!args.attributes.is_empty()).then(|| args.attributes.join(","));
     while found < most {
         let limit = u32::try_from(most - found).unwrap_or(MAX_PAGE).min(MAX_PAGE);
-        let sort = args.sort.as_deref();
-        let limit = if sort.is_some() && args.limit.is_none() { DEFAULT_PAGE } else { limit };
-        let (cursor_now, attributes) = (cursor.as_deref(), attributes.as_deref());
-        let search = Search { query, limit: Some(limit), cursor: cursor_now, sort, attributes };
+        let is_one_page = args.sort.is_some() && args.limit.is_none();
+        let search = Search {
+            query,
+            limit: Some(if is_one_page { DEFAULT_PAGE } else { limit }),
+            cursor: cursor.as_deref(),
+            sort: args.sort.as_deref(),
+            attributes: args.attributes.as_deref(),
+        };
         let page = client.search(&search).await?;
         found += page.items.len() as u64;
         page.items.into_iter().try_for_each(&mut take)?;
@@ -205,17 +205,6 @@ async fn each(
     }
     mismatches.iter().for_each(|one| context.output.talk(mismatch(one)));
     Ok(())
-}
-
-/// Has a file written beside its place first, so that one with its name is whole.
-fn put_in_place(to: &Path, write: impl FnOnce(&Path) -> io::Result<()>) -> Result {
-    let mut partial = to.to_owned().into_os_string();
-    partial.push(".partial");
-    let partial = PathBuf::from(partial);
-    write(&partial).and_then(|()| fs::rename(&partial, to)).map_err(|error| {
-        drop(fs::remove_file(&partial));
-        Failure::local("write", to, &error)
-    })
 }
 
 fn mismatch(Mismatch { name, are_text, count, is_most }: &Mismatch) -> String {

@@ -79,6 +79,12 @@ impl Lab {
         lab
     }
 
+    /// Whether the folder has a file that was not written to its end.
+    pub fn has_partial_files(&self) -> bool {
+        let files = std::fs::read_dir(self.path("")).unwrap();
+        files.map(|file| file.unwrap().file_name()).any(|name| name.to_string_lossy().ends_with(".partial"))
+    }
+
     pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }

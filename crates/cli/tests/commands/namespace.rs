@@ -270,7 +270,7 @@ fn a_receipt_is_fetched_and_checked() {
     let key = lab.line("site show test --json").ok().json()["key"].as_str().unwrap().to_owned();
 
     lab.line(&format!("task receipt {id} -o receipt.jsonl")).ok();
-    assert!(!lab.path("receipt.jsonl.partial").exists());
+    assert!(!lab.has_partial_files());
     let good = lab.line("task verify-receipt receipt.jsonl").ok();
     assert!(good.out.contains("is good") && good.out.contains(&id), "{}", good.out);
     let shown = lab.line("task verify-receipt --json receipt.jsonl").ok().json();

@@ -138,7 +138,7 @@ fn what_cannot_be_one_array_is_explained() {
         for said in said {
             assert!(ran.err.contains(said), "{said}: {}", ran.err);
         }
-        assert!(!lab.path("no.json").exists() && !lab.path("no.json.partial").exists(), "{words:?}");
+        assert!(!lab.path("no.json").exists() && !lab.has_partial_files(), "{words:?}");
     };
     refused(&["path:/lab/data/units"], 2, &["2000-01-01", "2001-01-01", "percale:/lab/data/units/b.nc"]);
     refused(

@@ -262,3 +262,14 @@ fn lists_of_fields_are_read() {
         assert_eq!(fields(wrong).unwrap_err().at, at, "{wrong}");
     }
 }
+
+#[test]
+fn lists_of_attributes_are_read() {
+    let names = |list: &str| {
+        parse_attributes(list).map(|names| names.iter().map(ToString::to_string).collect::<Vec<_>>())
+    };
+    assert_eq!(names("level, @size,`a b`,level").unwrap(), ["level", "size", "a b"]);
+    for (wrong, at) in [("", 0), ("@size, size", 7), ("level,", 6)] {
+        assert_eq!(names(wrong).unwrap_err().at, at, "{wrong}");
+    }
+}

@@ -19,6 +19,7 @@ use percale_core::access::Caller;
 use percale_core::ids::SiteId;
 use percale_core::query::{Condition, Field};
 use percale_core::{AttributeName, AttributeValue, Timestamp};
+use percale_discovery::QueryError;
 use serde::Deserialize;
 use tokio::sync::mpsc;
 use utoipa::IntoParams;
@@ -342,29 +343,19 @@ async fn explain(
 }
 
 fn condition(query: &str) -> Result<Condition> {
-    let condition = percale_discovery::parse(query, Timestamp::now());
-    condition.map_err(|error| ApiError::invalid(error.to_string()).with_source(error))
+    percale_discovery::parse(query, Timestamp::now()).map_err(unreadable)
 }
 
 fn fields(list: &str) -> Result<Vec<Field>> {
-    let fields = percale_discovery::parse_fields(list);
-    fields.map_err(|error| ApiError::invalid(error.to_string()).with_source(error))
+    percale_discovery::parse_fields(list).map_err(unreadable)
 }
 
-/// Returns the attributes of a list.
+fn unreadable(error: QueryError) -> ApiError {
+    ApiError::invalid(error.to_string()).with_source(error)
+}
+
 fn names(list: &str) -> Result<Vec<AttributeName>> {
-    let mut names = Vec::new();
-    for field in fields(list)? {
-        match field {
-            Field::Attribute(name) if names.contains(&name) => {}
-            Field::Attribute(name) => names.push(name),
-            Field::Builtin(builtin) => {
-                let name = builtin.as_str();
-                let detail = format!("{name} is no attribute; @{name} is the attribute of that name");
-                return Err(ApiError::invalid(detail));
-            }
-        }
-    }
+    let names = percale_discovery::parse_attributes(list).map_err(unreadable)?;
     match names.len() {
         0..=MAX_TOLD => Ok(names),
         more => {

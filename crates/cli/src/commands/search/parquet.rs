@@ -20,9 +20,9 @@ use percale_core::attribute::Float;
 use percale_core::{AttributeName, AttributeValue};
 use serde::Serialize;
 
-use super::put_in_place;
+use crate::atomic_file::AtomicFile;
 use crate::context::Context;
-use crate::failure::{Failure, Result};
+use crate::failure::Result;
 
 /// Most rows of a group.
 const GROUP: usize = 50_000;
@@ -80,7 +80,7 @@ struct Column {
 
 /// A table that is being gathered.
 pub(super) struct Table {
-    to: PathBuf,
+    to: AtomicFile,
     names: Vec<AttributeName>,
     columns: Vec<Column>,
     rows: BufWriter<File>,
@@ -99,11 +99,8 @@ const KNOWN: [(&str, Kind); 5] = [
 impl Table {
     /// Begins a table that will be written to a file.
     pub fn begin(to: &Path, names: Vec<AttributeName>) -> Result<Self> {
-        let folder = match to.parent() {
-            Some(folder) if folder != Path::new("") => folder,
-            _ => Path::new("."),
-        };
-        let rows = tempfile::tempfile_in(folder).map_err(|error| Failure::local("write", to, &error))?;
+        let to = AtomicFile::create(to)?;
+        let rows = tempfile::tempfile_in(to.folder()).map_err(|error| to.failure(&error))?;
         let known = KNOWN.map(|(name, kind)| Column { name: name.into(), kind: Some(kind), is_list: false });
         let mut columns = Vec::from(known);
         for name in &names {
@@ -112,7 +109,7 @@ impl Table {
             let name = if is_known { format!("@{name}") } else { name.to_string() };
             columns.push(Column { name, kind: None, is_list: false });
         }
-        Ok(Self { to: to.to_owned(), names, columns, rows: BufWriter::new(rows), count: 0 })
+        Ok(Self { to, names, columns, rows: BufWriter::new(rows), count: 0 })
     }
 
     /// Adds a row.
@@ -124,17 +121,18 @@ impl Table {
                 column.kind = Some(column.kind.map_or(kind, |known| known.with(kind)));
             }
         }
-        let cannot = |error: &io::Error| Failure::local("write", &self.to, error);
-        serde_json::to_writer(&mut self.rows, found).map_err(|error| cannot(&error.into()))?;
-        self.rows.write_all(b"\n").map_err(|error| cannot(&error))?;
+        let written = serde_json::to_writer(&mut self.rows, found).map_err(io::Error::from);
+        let written = written.and_then(|()| self.rows.write_all(b"\n"));
+        written.map_err(|error| self.to.failure(&error))?;
         self.count += 1;
         Ok(())
     }
 
     /// Writes the table.
     pub fn write(mut self, context: &Context) -> Result {
-        let to = self.to.clone();
-        put_in_place(&to, |partial| self.write_to(partial).map_err(io::Error::other))?;
+        self.write_columns().map_err(|error| self.to.failure(&io::Error::other(error)))?;
+        let to = self.to.place().to_owned();
+        self.to.put_in_place()?;
         let columns: Vec<String> = self.columns.into_iter().map(|column| column.name).collect();
         let (count, len) = (self.count, columns.len());
         if context.output.json {
@@ -144,7 +142,7 @@ impl Table {
         context.output.line(if context.output.quiet { to.display().to_string() } else { said })
     }
 
-    fn write_to(&mut self, partial: &Path) -> std::result::Result<(), ParquetError> {
+    fn write_columns(&mut self) -> std::result::Result<(), ParquetError> {
         self.rows.flush()?;
         let file = self.rows.get_mut();
         file.rewind()?;
@@ -152,7 +150,7 @@ impl Table {
         let fields = self.columns.iter().map(Column::field).collect::<std::result::Result<_, _>>()?;
         let schema = Arc::new(Type::group_type_builder("found").with_fields(fields).build()?);
         let properties = Arc::new(WriterProperties::builder().build());
-        let out = BufWriter::new(File::create(partial)?);
+        let out = BufWriter::new(self.to.file());
         let mut writer = SerializedFileWriter::new(out, schema, properties)?;
         loop {
             let mut rows: Vec<Found> = Vec::new();
@@ -225,7 +223,7 @@ impl Column {
     /// Writes the cells of a group.
     fn write(
         &self,
-        group: &mut SerializedRowGroupWriter<'_, BufWriter<File>>,
+        group: &mut SerializedRowGroupWriter<'_, BufWriter<&File>>,
         cells: impl Iterator<Item = Vec<AttributeValue>>,
     ) -> std::result::Result<(), ParquetError> {
         let (mut values, mut definitions, mut repetitions) = (Vec::new(), Vec::new(), Vec::new());

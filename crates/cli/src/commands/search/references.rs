@@ -1,6 +1,5 @@
 //! `search --refs`: the arrays of what was found, as one store of Zarr whose chunks lie in the files.
 
-use std::fs::File;
 use std::io::{BufWriter, Write as _};
 use std::path::{Path, PathBuf};
 
@@ -14,8 +13,8 @@ use percale_discovery::references::{
 };
 use serde::Serialize;
 
-use super::put_in_place;
 use crate::address::show;
+use crate::atomic_file::AtomicFile;
 use crate::context::Context;
 use crate::failure::{Failure, Result};
 
@@ -55,11 +54,11 @@ pub(super) async fn write(
     let parts = stream::iter(found).map(|entry| part(client, entry)).buffered(AT_ONCE).try_collect();
     let parts: Vec<Part> = context.interruptible(parts).await??;
     let merged = merge(parts, &options).map_err(failure)?;
-    put_in_place(to, |partial| {
-        let mut out = BufWriter::new(File::create(partial)?);
-        merged.write(&mut out)?;
-        out.flush()
-    })?;
+    let file = AtomicFile::create(to)?;
+    let mut out = BufWriter::new(file.file());
+    merged.write(&mut out).and_then(|()| out.flush()).map_err(|error| file.failure(&error))?;
+    drop(out);
+    file.put_in_place()?;
     let Merged { concat, joined, variables, left_out, notes, .. } = merged;
     if context.output.json {
         let references = to.to_owned();

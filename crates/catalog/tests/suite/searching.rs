@@ -1,0 +1,476 @@
+//! Searching by what is known of entries and what is said of them.
+
+use percale_catalog::*;
+use percale_core::access::{Caller, Permission};
+use percale_core::attribute::{Float, MAX_ATTRIBUTE_TEXT};
+use percale_core::digest::{Algorithm, Digest};
+use percale_core::query::{Builtin, Comparison, Condition, Field, Literal, Test};
+use percale_core::state::ReplicaState;
+use percale_core::tree::RootHash;
+use percale_core::{AttributeValue, ByteCount, Timestamp};
+
+use crate::attributes::{name, say, text};
+use crate::counting::summary;
+use crate::site::{Site, kind, path, subject, user};
+
+/// A literal with all the readings that a word has.
+pub fn literal(word: &str) -> Literal {
+    let span = word.parse::<Timestamp>().ok();
+    let span = span.map(|at| (at, Timestamp::from_micros(at.as_micros() + 1)));
+    Literal { text: word.into(), number: word.parse().ok(), span, bool: word.parse().ok() }
+}
+
+pub fn is(of: &str, test: Test) -> Condition {
+    Condition::Is(Field::Attribute(name(of)), test)
+}
+
+pub fn equal(of: &str, word: &str) -> Condition {
+    is(of, Test::Compare(Comparison::Equal, literal(word)))
+}
+
+pub fn compare(of: &str, comparison: Comparison, word: &str) -> Condition {
+    is(of, Test::Compare(comparison, literal(word)))
+}
+
+pub fn builtin(of: Builtin, test: Test) -> Condition {
+    Condition::Is(Field::Builtin(of), test)
+}
+
+pub fn not(condition: Condition) -> Condition {
+    Condition::Not(Box::new(condition))
+}
+
+pub async fn search_as(
+    site: &Site,
+    caller: &Caller,
+    condition: Condition,
+    limit: usize,
+) -> Result<Vec<String>> {
+    let mut options = SearchOptions::new(condition);
+    options.limit = limit;
+    let mut found = Vec::new();
+    loop {
+        let page = site.catalog.search(caller, options.clone()).await?.page;
+        assert!(page.items.len() <= limit);
+        found.extend(page.items.iter().map(|item| item.path.to_string()));
+        options.after = page.next;
+        if options.after.is_none() {
+            found.sort();
+            return Ok(found);
+        }
+    }
+}
+
+pub async fn search(site: &Site, condition: Condition) -> Vec<String> {
+    search_as(site, &site.admin, condition, 100).await.unwrap()
+}
+
+async fn tests_of_attributes_hold_by_type(site: Site) {
+    for (at, set) in [
+        ("int", AttributeValue::Integer(500)),
+        ("float", AttributeValue::Float(Float(500.5))),
+        ("negative", AttributeValue::Float(Float(-3.0))),
+        ("nan", AttributeValue::Float(Float(f64::NAN))),
+        ("infinite", AttributeValue::Float(Float(f64::INFINITY))),
+        ("word", text("500")),
+        ("words", text("sea surface Temperature in K")),
+        ("percent", text("50%_\\")),
+        ("time", AttributeValue::Time("2024-06-01T00:00:00Z".parse().unwrap())),
+        ("yes", AttributeValue::Bool(true)),
+    ] {
+        site.put(&format!("/lab/{at}"), 1).await;
+        say(&site, &format!("/lab/{at}"), &[("v", &[set])]).await.unwrap();
+    }
+    site.put("/lab/none", 1).await;
+    site.put("/lab/both", 1).await;
+    say(&site, "/lab/both", &[("v", &[AttributeValue::Integer(1), AttributeValue::Integer(900)])])
+        .await
+        .unwrap();
+    let number = |word: &str| Some(literal(word));
+    let cases: Vec<(Condition, &[&str])> = vec![
+        (equal("v", "500"), &["int", "word"]),
+        (is("v", Test::Compare(Comparison::Equal, Literal::text("500"))), &["word"]),
+        (compare("v", Comparison::More, "500"), &["both", "float", "infinite"]),
+        (compare("v", Comparison::AtLeast, "500"), &["both", "float", "infinite", "int"]),
+        (compare("v", Comparison::Less, "0"), &["negative"]),
+        (compare("v", Comparison::AtMost, "500"), &["both", "int", "negative"]),
+        (is("v", Test::Between(number("1"), number("500.5"))), &["both", "float", "int"]),
+        (is("v", Test::Between(number("501"), None)), &["both", "infinite"]),
+        (equal("v", "SEA SURFACE temperature IN k"), &["words"]),
+        (is("v", Test::Has(literal("Surface"))), &["words"]),
+        (is("v", Test::Has(literal("k"))), &["words"]),
+        (is("v", Test::Has(literal("surf"))), &[]),
+        (is("v", Test::Has(literal("500"))), &["int", "word"]),
+        (is("v", Test::Matches("*surface*".into())), &["words"]),
+        (is("v", Test::Matches("SEA*".into())), &["words"]),
+        (is("v", Test::Matches("5??".into())), &["word"]),
+        (is("v", Test::Matches("50%_\\".into())), &["percent"]),
+        (is("v", Test::Matches("50_".into())), &[]),
+        (is("v", Test::Compare(Comparison::More, Literal::text("s"))), &["words"]),
+        (compare("v", Comparison::AtLeast, "2024-06-01T00:00:00Z"), &["time"]),
+        (compare("v", Comparison::More, "2024-06-01T00:00:00Z"), &[]),
+        (compare("v", Comparison::Less, "2024-06-01T00:00:00.000001Z"), &["time"]),
+        (equal("v", "true"), &["yes"]),
+        (not(is("v", Test::Exists)), &["none"]),
+        (
+            Condition::All(vec![
+                not(equal("v", "500")),
+                is("v", Test::Exists),
+                not(Condition::Text("e".into())),
+            ]),
+            &["both", "float", "nan"],
+        ),
+        (Condition::Any(vec![equal("v", "true"), equal("v", "-3")]), &["negative", "yes"]),
+        (Condition::Any(Vec::new()), &[]),
+        (Condition::Text("Surface temp".into()), &["words"]),
+        (Condition::Text("WORD".into()), &["word", "words"]),
+        (Condition::Text("50%_".into()), &["percent"]),
+    ];
+    for (condition, expected) in cases {
+        let mut expected: Vec<String> = expected.iter().map(|at| format!("/lab/{at}")).collect();
+        expected.sort();
+        assert_eq!(search(&site, condition.clone()).await, expected, "{condition:?}");
+    }
+}
+
+async fn what_is_known_of_every_entry_is_searched_by(site: Site) {
+    site.put("/lab/run/a.NC", 1).await;
+    site.put("/lab/run/b.nc", 5000).await;
+    let intent =
+        site.prepare(site.wanted("/lab/other/b.txt", percale_catalog::Condition::Any)).await.unwrap();
+    let digest = Digest::new(Algorithm::Sha256, [0xab; 32]).unwrap();
+    let sha256 = digest.to_string();
+    let commit =
+        Commit { digests: vec![digest], ..Commit::new(intent.id, ByteCount(7), Some(RootHash([7; 32]))) };
+    site.catalog.commit(vec![commit]).await.remove(0).unwrap();
+    let entry = site.stat("/lab/run/b.nc").await.unwrap();
+    let content = entry.content.unwrap();
+    let hash = content.root.unwrap().to_string();
+    let has = |word: &str| Test::Has(literal(word));
+    let modified = Literal {
+        span: Some((entry.modified, Timestamp::from_micros(entry.modified.as_micros() + 1))),
+        ..Literal::text("")
+    };
+    let cases: Vec<(Condition, &[&str])> = vec![
+        (builtin(Builtin::Name, has("A.nc")), &["/lab/run/a.NC"]),
+        (builtin(Builtin::Name, Test::Matches("B.*".into())), &["/lab/other/b.txt", "/lab/run/b.nc"]),
+        (builtin(Builtin::Ext, has("nc")), &["/lab/run/a.NC", "/lab/run/b.nc"]),
+        (builtin(Builtin::Type, has("collection")), &["/lab/other", "/lab/run"]),
+        (
+            builtin(Builtin::Size, Test::Compare(Comparison::More, literal("6.5"))),
+            &["/lab/other/b.txt", "/lab/run/b.nc"],
+        ),
+        (
+            builtin(Builtin::Size, Test::Between(Some(literal("1")), Some(literal("7")))),
+            &["/lab/other/b.txt", "/lab/run/a.NC"],
+        ),
+        (
+            not(builtin(Builtin::Size, Test::Compare(Comparison::More, literal("6")))),
+            &["/lab/other", "/lab/run", "/lab/run/a.NC"],
+        ),
+        (builtin(Builtin::Path, has("/lab/run")), &["/lab/run", "/lab/run/a.NC", "/lab/run/b.nc"]),
+        (builtin(Builtin::Path, Test::Matches("/lab/*/b.*".into())), &["/lab/other/b.txt", "/lab/run/b.nc"]),
+        (
+            Condition::All(vec![
+                not(builtin(Builtin::Path, Test::Matches("/lab/run/**".into()))),
+                builtin(Builtin::Type, has("object")),
+            ]),
+            &["/lab/other/b.txt"],
+        ),
+        (builtin(Builtin::Hash, has(&hash)), &["/lab/run/b.nc"]),
+        (builtin(Builtin::Hash, Test::Matches(format!("blake3:{}*", &hash[..7]))), &["/lab/run/b.nc"]),
+        (builtin(Builtin::Hash, has(&format!("sha256:{hash}"))), &[]),
+        (builtin(Builtin::Hash, has(&sha256)), &["/lab/other/b.txt"]),
+        (builtin(Builtin::Hash, Test::Matches(format!("SHA256:{}*", "AB".repeat(8)))), &["/lab/other/b.txt"]),
+        (builtin(Builtin::Site, has("ALPS")), &["/lab/other/b.txt", "/lab/run/a.NC", "/lab/run/b.nc"]),
+        (builtin(Builtin::Site, has("baltic")), &[]),
+        (
+            builtin(Builtin::Store, Test::Matches("dis?".into())),
+            &["/lab/other/b.txt", "/lab/run/a.NC", "/lab/run/b.nc"],
+        ),
+        (builtin(Builtin::Replicas, Test::Compare(Comparison::Less, literal("1"))), &[]),
+        (builtin(Builtin::Replicas, has("1")), &["/lab/other/b.txt", "/lab/run/a.NC", "/lab/run/b.nc"]),
+        (builtin(Builtin::State, has(ReplicaState::Stale.as_str())), &[]),
+        (builtin(Builtin::Space, has("other")), &[]),
+        (
+            builtin(Builtin::Modified, Test::Compare(Comparison::More, modified.clone())),
+            &["/lab/other", "/lab/other/b.txt"],
+        ),
+        (builtin(Builtin::Created, Test::Compare(Comparison::Less, literal("2001-01-01T00:00:00Z"))), &[]),
+    ];
+    for (condition, expected) in cases {
+        assert_eq!(search(&site, condition.clone()).await, expected, "{condition:?}");
+    }
+    let wrong = [
+        builtin(Builtin::Size, has("big")),
+        builtin(Builtin::Modified, has("5")),
+        builtin(Builtin::Type, has("link")),
+        builtin(Builtin::Hash, has("xyz")),
+        builtin(Builtin::Hash, has("abcd1234")),
+        builtin(Builtin::Hash, has("sha256:abcd1234")),
+        builtin(Builtin::Hash, has("whirlpool:abcd1234")),
+        builtin(Builtin::Hash, Test::Matches("md5:abc*".into())),
+        builtin(Builtin::State, Test::Exists),
+        builtin(Builtin::Path, has("no/slash")),
+        Condition::Any(vec![builtin(Builtin::Path, has("/lab")), equal("a", "b")]),
+    ];
+    for condition in wrong {
+        let shown = format!("{condition:?}");
+        let refused = search_as(&site, &site.admin, condition, 10).await;
+        assert_eq!(kind(refused), ErrorKind::InvalidRequest, "{shown}");
+    }
+}
+
+async fn an_attribute_that_nothing_has_is_named_with_others(site: Site) {
+    site.put("/lab/x", 1).await;
+    say(&site, "/lab/x", &[("instrument", &[text("MODIS")]), ("level", &[text("1")])]).await.unwrap();
+    let error = search_as(&site, &site.admin, equal("Instument", "MODIS"), 10).await.unwrap_err();
+    assert_eq!(*error.kind(), ErrorKind::InvalidRequest);
+    assert!(error.to_string().ends_with("there is 'instrument'"), "{error}");
+    assert_eq!(search(&site, is("zzz", Test::Exists)).await, Vec::<String>::new());
+    assert_eq!(search(&site, not(equal("zzz", "1"))).await, ["/lab/x"]);
+    let error = search_as(&site, &site.admin, equal("zzz", "1"), 10).await.unwrap_err();
+    assert!(error.to_string().ends_with("has an attribute 'zzz'"), "{error}");
+}
+
+async fn pages_of_any_size_have_everything_once(site: Site) {
+    let paths: Vec<String> = (0..25).map(|n| format!("/lab/{n:02}")).collect();
+    site.put_many(&paths).await;
+    let other = NewSpace {
+        name: "other".parse().unwrap(),
+        owner: subject("owner"),
+        scope: SpaceScope::Private,
+        store: Some(site.store),
+        members: Vec::new(),
+    };
+    site.catalog.create_space(&site.admin, other).await.unwrap();
+    site.catalog.create_collection(&site.admin, &path("/other/x"), false).await.unwrap();
+    for (n, at) in paths.iter().enumerate() {
+        let n = AttributeValue::Integer(n as i64 % 5);
+        say(&site, at, &[("n", &[n.clone(), n])]).await.unwrap();
+    }
+    say(&site, "/other/x", &[("n", &[AttributeValue::Integer(3)])]).await.unwrap();
+    let all: Vec<String> = paths.iter().cloned().chain(["/other/x".to_owned()]).collect();
+    for limit in [1, 2, 7, 25, 26, 27] {
+        let found = search_as(&site, &site.admin, Condition::All(Vec::new()), limit).await.unwrap();
+        assert_eq!(found, all, "everything, {limit}");
+        let found = search_as(&site, &site.admin, equal("n", "3"), limit).await.unwrap();
+        assert_eq!(
+            found,
+            ["/lab/03", "/lab/08", "/lab/13", "/lab/18", "/lab/23", "/other/x"],
+            "few, {limit}"
+        );
+    }
+    let mut options = SearchOptions::new(Condition::All(Vec::new()));
+    // What somebody else made of a place to go on from.
+    for place in ["nowhere", &format!("{}/1/0", site.space.id), &format!("{}/1", site.space.id), "/1/-"] {
+        options.after = Some(place.into());
+        let refused = site.catalog.search(&site.admin, options.clone()).await;
+        assert_eq!(kind(refused), ErrorKind::InvalidRequest, "{place}");
+    }
+}
+
+async fn paths_say_in_which_spaces_to_look(site: Site) {
+    for name in ["lab2", "la"] {
+        let space = NewSpace {
+            name: name.parse().unwrap(),
+            owner: subject("owner"),
+            scope: SpaceScope::Private,
+            store: Some(site.store),
+            members: Vec::new(),
+        };
+        site.catalog.create_space(&site.admin, space).await.unwrap();
+        site.mkdir(&format!("/{name}/x")).await;
+    }
+    site.mkdir("/lab/x").await;
+    site.mkdir("/lab/x/y").await;
+    let by = |test: Test| builtin(Builtin::Path, test);
+    let has = |text: &str| by(Test::Has(Literal::text(text)));
+    let matches = |text: &str| by(Test::Matches(text.into()));
+    for (condition, wanted) in [
+        (has("/lab"), &["/lab/x", "/lab/x/y"][..]),
+        (has("/lab/x/y"), &["/lab/x/y"]),
+        (has("/"), &["/la/x", "/lab/x", "/lab/x/y", "/lab2/x"]),
+        (by(Test::Compare(Comparison::Equal, Literal::text("/lab/x"))), &["/lab/x"]),
+        (matches("/lab*/x"), &["/lab/x", "/lab2/x"]),
+        (matches("/lab/*"), &["/lab/x"]),
+        (matches("/la?/x"), &["/lab/x"]),
+        (matches("/{la,lab}/x"), &["/la/x", "/lab/x"]),
+        (matches("**/y"), &["/lab/x/y"]),
+        (not(matches("/lab/**")), &["/la/x", "/lab2/x"]),
+        (matches("/lab/**"), &["/lab/x", "/lab/x/y"]),
+        (matches("/**"), &["/la/x", "/lab/x", "/lab/x/y", "/lab2/x"]),
+        (Condition::All(vec![has("/lab"), has("/la")]), &[]),
+    ] {
+        assert_eq!(search(&site, condition.clone()).await, wanted, "{condition:?}");
+        let counted = summary(&site, &site.admin, condition.clone(), &[]).await;
+        assert_eq!(counted.0, wanted.len() as u64, "{condition:?}");
+    }
+}
+
+async fn nobody_finds_what_is_not_theirs(site: Site) {
+    for at in ["/lab/a/x", "/lab/b/x"] {
+        site.put(at, 1).await;
+        say(&site, at, &[("secret", &[text(at)])]).await.unwrap();
+    }
+    let bob = user("bob");
+    let everything = || Condition::All(Vec::new());
+    assert_eq!(search_as(&site, &bob, everything(), 10).await.unwrap(), Vec::<String>::new());
+    // Not even what is called so at all.
+    let error = search_as(&site, &bob, equal("secrets", "x"), 10).await.unwrap_err();
+    assert!(!error.to_string().contains("'secret'"), "{error}");
+    site.catalog.set_grant(&site.admin, &path("/lab/b"), subject("bob"), Permission::Read).await.unwrap();
+    assert_eq!(search_as(&site, &bob, everything(), 1).await.unwrap(), ["/lab/b", "/lab/b/x"]);
+    assert_eq!(search_as(&site, &bob, is("secret", Test::Exists), 1).await.unwrap(), ["/lab/b/x"]);
+    assert_eq!(search_as(&site, &bob, equal("secret", "/lab/a/x"), 1).await.unwrap(), Vec::<String>::new());
+    site.catalog.remove_grant(&site.admin, &path("/lab/b"), &subject("bob")).await.unwrap();
+    assert_eq!(search_as(&site, &bob, everything(), 10).await.unwrap(), Vec::<String>::new());
+}
+
+async fn what_is_found_comes_in_an_order(site: Site) {
+    let values: [&[AttributeValue]; 5] = [
+        &[AttributeValue::Integer(5), AttributeValue::Integer(1)],
+        &[AttributeValue::Float(Float(2.5))],
+        &[text("b")],
+        &[text("A")],
+        &[],
+    ];
+    for (n, values) in values.iter().enumerate() {
+        site.put(&format!("/lab/{n}"), 10 - n as u64).await;
+        say(&site, &format!("/lab/{n}"), &[("level", values)]).await.unwrap();
+    }
+    let sorted =
+        async |caller: &Caller, condition: Condition, by: Field, is_descending: bool, limit: usize| {
+            let mut options = SearchOptions::new(condition);
+            (options.sort, options.limit) = (Some(Sort { field: by, is_descending }), limit);
+            let found = site.catalog.search(caller, options).await.unwrap().page;
+            assert_eq!(found.next, None);
+            found.items.iter().map(|item| item.path.name().unwrap().to_owned()).collect::<Vec<_>>().join(" ")
+        };
+    let level = || Field::Attribute(name("level"));
+    let all = || Condition::All(Vec::new());
+    assert_eq!(sorted(&site.admin, all(), level(), false, 10).await, "0 1 3 2 4");
+    assert_eq!(sorted(&site.admin, all(), level(), true, 10).await, "0 1 2 3 4");
+    assert_eq!(sorted(&site.admin, all(), level(), true, 2).await, "0 1");
+    let size = || Field::Builtin(Builtin::Size);
+    assert_eq!(sorted(&site.admin, all(), size(), false, 3).await, "4 3 2");
+    assert_eq!(sorted(&site.admin, equal("level", "2.5"), size(), false, 3).await, "1");
+    assert_eq!(sorted(&site.admin, all(), Field::Builtin(Builtin::Name), true, 2).await, "4 3");
+    let within = builtin(Builtin::Path, Test::Matches("/lab/[!4]".into()));
+    assert_eq!(sorted(&site.admin, within, size(), false, 3).await, "3 2 1");
+    let bob = user("bob");
+    assert_eq!(sorted(&bob, all(), size(), false, 3).await, "");
+    site.catalog.set_grant(&site.admin, &path("/lab/3"), subject("bob"), Permission::Read).await.unwrap();
+    assert_eq!(sorted(&bob, all(), size(), false, 3).await, "3");
+    let mut options = SearchOptions::new(all());
+    options.sort = Some(Sort { field: Field::Builtin(Builtin::Path), is_descending: false });
+    assert_eq!(kind(site.catalog.search(&site.admin, options.clone()).await), ErrorKind::InvalidRequest);
+    options.sort = Some(Sort { field: size(), is_descending: false });
+    options.after = Some("x".into());
+    assert_eq!(kind(site.catalog.search(&site.admin, options).await), ErrorKind::InvalidRequest);
+}
+
+async fn entries_of_one_value_come_in_pages_of_any_size(site: Site) {
+    for n in 0..20_i64 {
+        site.put(&format!("/lab/{n:02}"), 1).await;
+        let code: Vec<AttributeValue> = match n % 4 {
+            0 => vec![AttributeValue::Integer(7)],
+            1 => vec![text("7"), AttributeValue::Float(Float(7.0)), AttributeValue::Integer(7)],
+            2 => vec![text("x"), text("7")],
+            _ => vec![AttributeValue::Integer(8)],
+        };
+        say(&site, &format!("/lab/{n:02}"), &[("code", &code), ("n", &[AttributeValue::Integer(n)])])
+            .await
+            .unwrap();
+    }
+    let of =
+        |is: fn(i64) -> bool| (0..20).filter(|n| is(*n)).map(|n| format!("/lab/{n:02}")).collect::<Vec<_>>();
+    let bob = user("bob");
+    site.catalog.set_grant(&site.admin, &path("/lab/06"), subject("bob"), Permission::Read).await.unwrap();
+    let code = equal("code", "7");
+    let both = Condition::All(vec![code.clone(), compare("n", Comparison::AtLeast, "10")]);
+    for limit in [1, 2, 7, 100] {
+        let found = async |condition: &Condition| {
+            search_as(&site, &site.admin, condition.clone(), limit).await.unwrap()
+        };
+        assert_eq!(found(&code).await, of(|n| n % 4 != 3), "{limit}");
+        assert_eq!(found(&both).await, of(|n| n % 4 != 3 && n >= 10), "{limit}");
+        assert_eq!(search_as(&site, &bob, code.clone(), limit).await.unwrap(), ["/lab/06"]);
+    }
+    // However it was gone on: all entries, thought over anew, or by the filter.
+    for lead in ["-", "!", "?", "0"] {
+        let mut options = SearchOptions::new(code.clone());
+        options.after = Some(format!("{}/1/{lead}", site.space.id));
+        let page = site.catalog.search(&site.admin, options).await.unwrap().page;
+        assert_eq!((page.items.len(), page.next), (15, None), "{lead}");
+    }
+    let planned = site.catalog.explain(&site.admin, both).await.unwrap();
+    assert_eq!((planned[0].led_by.clone(), planned[0].looked_at), (Some(code), 25), "values are counted");
+}
+
+async fn what_is_asked_for_is_told_of_each(site: Site) {
+    for at in ["/lab/a", "/lab/b", "/lab/c"] {
+        site.put(at, 1).await;
+    }
+    let band = [AttributeValue::Integer(2), AttributeValue::Integer(1)];
+    say(&site, "/lab/a", &[("band", &band), ("level", &[text("high")]), ("other", &[text("x")])])
+        .await
+        .unwrap();
+    say(&site, "/lab/c", &[("level", &[AttributeValue::Float(Float(0.5))])]).await.unwrap();
+    let told = async |sort: Option<Sort>, limit: usize| {
+        let mut options = SearchOptions::new(builtin(Builtin::Type, Test::Has(literal("object"))));
+        (options.attributes, options.sort, options.limit) = (vec![name("level"), name("band")], sort, limit);
+        let mut told = Vec::new();
+        loop {
+            let page = site.catalog.search(&site.admin, options.clone()).await.unwrap().page;
+            for Found { path, attributes, .. } in page.items {
+                let attributes = attributes.into_iter().map(|one| (one.name.to_string(), one.values));
+                told.push((path.to_string(), attributes.collect::<Vec<_>>()));
+            }
+            options.after = page.next;
+            if options.after.is_none() {
+                return told;
+            }
+        }
+    };
+    let wanted = [
+        (
+            "/lab/a".to_owned(),
+            vec![("band".to_owned(), band.to_vec()), ("level".to_owned(), vec![text("high")])],
+        ),
+        ("/lab/b".to_owned(), Vec::new()),
+        ("/lab/c".to_owned(), vec![("level".to_owned(), vec![AttributeValue::Float(Float(0.5))])]),
+    ];
+    assert_eq!(told(None, 100).await, wanted);
+    assert_eq!(told(None, 1).await, wanted);
+    let by_name = Sort { field: Field::Builtin(Builtin::Name), is_descending: true };
+    assert_eq!(told(Some(by_name), 2).await, [wanted[2].clone(), wanted[1].clone()]);
+    // A page ends where there is too much to tell, and goes on behind it; each is told once.
+    let long = vec![text(&"x".repeat(MAX_ATTRIBUTE_TEXT)); 100];
+    for n in 0..70 {
+        site.put(&format!("/lab/long/{n:02}"), 1).await;
+        say(&site, &format!("/lab/long/{n:02}"), &[("band", &long)]).await.unwrap();
+    }
+    let all = told(None, 100).await;
+    assert_eq!(all.len(), 73);
+    assert_eq!(all.iter().filter(|(_, told)| told.iter().any(|(_, values)| *values == long)).count(), 70);
+    let by_size = Sort { field: Field::Builtin(Builtin::Size), is_descending: false };
+    let mut options = SearchOptions::new(Condition::All(Vec::new()));
+    (options.attributes, options.sort) = (vec![name("band")], Some(by_size));
+    assert_eq!(kind(site.catalog.search(&site.admin, options).await), ErrorKind::InvalidRequest);
+    let mut options = SearchOptions::new(Condition::All(Vec::new()));
+    options.attributes = vec![name("levle")];
+    assert_eq!(kind(site.catalog.search(&site.admin, options).await), ErrorKind::InvalidRequest);
+}
+
+on_both! {
+    tests_of_attributes_hold_by_type,
+    what_is_known_of_every_entry_is_searched_by,
+    an_attribute_that_nothing_has_is_named_with_others,
+    pages_of_any_size_have_everything_once,
+    paths_say_in_which_spaces_to_look,
+    nobody_finds_what_is_not_theirs,
+    what_is_found_comes_in_an_order,
+    entries_of_one_value_come_in_pages_of_any_size,
+    what_is_asked_for_is_told_of_each,
+}
