@@ -5,10 +5,12 @@ use std::error::Error as _;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use deadpool_postgres::{Object, Pool, PoolError};
+use futures::TryStreamExt as _;
+use futures::future::ready;
 use percale_core::Timestamp;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::private::BytesMut;
-use tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
+use tokio_postgres::types::{BorrowToSql, IsNull, ToSql, Type, to_sql_checked};
 use tokio_postgres::{Row as PgRow, Statement};
 use uuid::Uuid;
 
@@ -100,6 +102,16 @@ impl PostgresTx {
         Ok(())
     }
 
+    /// Takes rows as they come, while the database makes the next ones.
+    async fn rows<P>(&self, text: &str, statement: &Statement, params: P) -> Result<Vec<Row>>
+    where
+        P: IntoIterator<Item: BorrowToSql, IntoIter: ExactSizeIterator>,
+    {
+        let wrong = |error| convert(text, error);
+        let stream = self.client().query_raw(statement, params).await.map_err(wrong)?;
+        stream.map_err(wrong).and_then(|row| ready(decode(&row))).try_collect().await
+    }
+
     async fn prepare_text(&self, text: &str) -> Result<Statement> {
         self.client().prepare_cached(text).await.map_err(|error| convert(text, error))
     }
@@ -171,10 +183,7 @@ impl Tx for PostgresTx {
             Cow::Owned(text) => self.client().prepare(text).await.map_err(|error| convert(text, error))?,
         };
         let params: Vec<Param<'_>> = params.iter().map(Param).collect();
-        let params: Vec<&(dyn ToSql + Sync)> =
-            params.iter().map(|param| param as &(dyn ToSql + Sync)).collect();
-        let rows = self.client().query(&statement, &params).await;
-        rows.map_err(|error| convert(&sql.postgres, error))?.iter().map(decode).collect()
+        self.rows(&sql.postgres, &statement, params).await
     }
 
     async fn many(&self, sql: &Sql, params: Vec<Vec<Value>>) -> Result<Vec<Row>> {
@@ -182,11 +191,7 @@ impl Tx for PostgresTx {
             return Ok(Vec::new());
         }
         let statement = self.prepare_text(&sql.postgres).await?;
-        let columns = columns(&params);
-        let params: Vec<&(dyn ToSql + Sync)> =
-            columns.iter().map(|column| column as &(dyn ToSql + Sync)).collect();
-        let rows = self.client().query(&statement, &params).await;
-        rows.map_err(|error| convert(&sql.postgres, error))?.iter().map(decode).collect()
+        self.rows(&sql.postgres, &statement, columns(&params)).await
     }
 
     async fn execute(&self, sql: &Sql, params: Vec<Value>) -> Result<u64> {
