@@ -12,6 +12,7 @@ mod parts;
 mod sort;
 mod sql;
 mod summary;
+mod texts;
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -26,6 +27,7 @@ use percale_core::{ObjectPath, Timestamp};
 use uuid::Uuid;
 
 use self::sql::{Builder, Filters, Holders, split};
+use self::texts::Texts;
 use crate::attribute::gather;
 use crate::batch::{Batch, IdCache};
 use crate::catalog::Catalog;
@@ -38,6 +40,11 @@ use crate::rows::{Lock, attribute, follow, grant, peer, site, tally};
 
 /// Entry ids that one statement looks at, where no attribute leads to few of them.
 const WINDOW: u64 = 50_000;
+/// Entry ids that are looked at one by one for what is written anywhere, before it is looked up in which texts it is: of what is in most
+/// texts there is a page sooner than that is known.
+const SAMPLE: u64 = 2000;
+/// Of how many of them at least one is found, if there is a page soon.
+const RARE: usize = 100;
 /// How many entries an attribute may lead to at most, so that these are looked at instead.
 const FEW: usize = 5000;
 /// And which part of a space that may be at most.
@@ -120,7 +127,13 @@ impl Query for Search {
                 true => (place.after, place.lead),
                 false => (1, Lead::Open(FEW)),
             };
-            let mut searched = Searched::new(caller, space, &filters, &holders, after);
+            let is_rare = matches!(lead, Lead::Open(MANY) | Lead::None { is_final: true });
+            let texts = match lead {
+                Lead::None { is_final: false } => Texts::default(),
+                _ => Texts::find(tx, space.row.sp, &filters, is_rare).await?,
+            };
+            let all_texts;
+            let mut searched = Searched::new(caller, space, &filters, (&holders, &texts), after);
             let driver = match lead {
                 Lead::By(driver) => Some(driver),
                 Lead::None { .. } => None,
@@ -134,6 +147,11 @@ impl Query for Search {
                 },
             };
             let room = limit - found.len();
+            if driver.is_none() && !is_rare && filters.look_anywhere() && searched.finds_few(tx, room).await?
+            {
+                all_texts = Texts::find(tx, space.row.sp, &filters, true).await?;
+                searched.texts = &all_texts;
+            }
             let is_all = searched.run(tx, driver, room, until).await?;
             let is_told = searched.tell(tx, &options.attributes, &mut room_to_tell).await?;
             let (is_done, is_full) = (is_all && is_told, searched.found.len() >= room || !is_told);
@@ -338,6 +356,7 @@ struct Searched<'s> {
     space: &'s Visible,
     filters: &'s Filters,
     holders: &'s Holders,
+    texts: &'s Texts,
     /// Behind which entry it began.
     begin: u64,
     /// Up to which entry it was searched.
@@ -352,10 +371,21 @@ impl<'s> Searched<'s> {
         caller: &'s Caller,
         space: &'s Visible,
         filters: &'s Filters,
-        holders: &'s Holders,
+        (holders, texts): (&'s Holders, &'s Texts),
         after: u64,
     ) -> Self {
-        Self { caller, space, filters, holders, begin: after, after, together: 0, found: Vec::new() }
+        Self { caller, space, filters, holders, texts, begin: after, after, together: 0, found: Vec::new() }
+    }
+
+    fn builder(&self) -> Builder<'s> {
+        Builder::new(self.holders, self.texts, &self.space.row.space.name)
+    }
+
+    /// Looks at the next entries, and tells whether few of them are found.
+    async fn finds_few<T: Tx>(&mut self, tx: &T, limit: usize) -> Result<bool> {
+        let end = follow::next_id(tx, self.space.row.sp).await?.min(self.after.saturating_add(SAMPLE));
+        let is_done = self.step(tx, None, limit, end).await?;
+        Ok(is_done && self.found.len() < SAMPLE as usize / RARE)
     }
 
     /// Finds at most `limit` entries. Tells whether the space was searched to its end.
@@ -385,7 +415,7 @@ impl<'s> Searched<'s> {
             return self.next_equal(tx, (at, name, value), limit, end).await;
         }
         let window = self.after.saturating_add(WINDOW).min(end);
-        let mut builder = Builder::new(self.holders, &self.space.row.space.name);
+        let mut builder = self.builder();
         let sql = match driver {
             Some(at) => builder.by_attribute(sp, self.after, self.filters, at, limit)?,
             None => builder.by_entry(sp, (self.after, window), self.filters, limit)?,
@@ -432,7 +462,7 @@ impl<'s> Searched<'s> {
         {
             return Ok(most);
         }
-        let mut builder = Builder::new(self.holders, &self.space.row.space.name);
+        let mut builder = self.builder();
         let sql = builder.count(self.space.row.sp, self.filters, at, most)?;
         tx.query(&sql, builder.params).await?.first_mut().map_or(Ok(0), |row| Ok(row.number()? as usize))
     }

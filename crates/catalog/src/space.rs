@@ -17,7 +17,7 @@ use crate::record::{GrantItem, Items, SpaceBody, kind};
 use crate::rows::entry::{self, EntryRow};
 use crate::rows::grant::{self, GrantRow};
 use crate::rows::publish::actor;
-use crate::rows::{attribute, extraction, replica, site, tally};
+use crate::rows::{attribute, extraction, replica, site, tally, word};
 
 /// The site.
 impl Catalog {
@@ -329,6 +329,7 @@ impl Change for RemoveSpace {
         attribute::remove_of_space(batch.tx, sp).await?;
         extraction::remove_of_space(batch.tx, sp).await?;
         tally::remove_of_space(batch.tx, sp).await?;
+        word::remove_of_space(batch.tx, sp).await?;
         site::remove_space(batch.tx, sp, id).await?;
         batch.record(sp, &actor(caller), kind::SPACE_REMOVED, &serde_json::json!({}))?;
         Ok(())

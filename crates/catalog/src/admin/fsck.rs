@@ -104,6 +104,12 @@ static CHECKS: &[Check] = &[
          OR type = 1 AND length(value) <= 5 AS own FROM attribute) AS a) AS t JOIN space p ON p.sp = t.sp \
          GROUP BY p.id, t.name, t.type, t.value HAVING SUM(t.n) <> 0"
     ),
+    check!(
+        "word_missing",
+        "SELECT p.id, 'attribute ' || a.name, 'the text \"' || a.word || '\" is not among those that are searched' \
+         FROM (SELECT DISTINCT sp, name, word FROM attribute WHERE word IS NOT NULL) AS a JOIN space p ON p.sp = a.sp \
+         WHERE NOT EXISTS (SELECT 1 FROM word w WHERE w.sp = a.sp AND w.name = a.name AND w.word = a.word)"
+    ),
     Check {
         kind: "tally",
         sql: Sql::each(

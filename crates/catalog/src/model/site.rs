@@ -299,7 +299,7 @@ pub enum Remembered {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
     /// What is wrong, one word for each kind: `orphan`, `cycle`, `root_missing`, `content_missing`, `replica_missing`,
-    /// `replica_dangling`, `version_empty`, `grant_dangling`, `attribute_dangling`, `tally`, `journal_gap`, `counter`, `key_twice`, `lease_missing`,
+    /// `replica_dangling`, `version_empty`, `grant_dangling`, `attribute_dangling`, `word_missing`, `tally`, `journal_gap`, `counter`, `key_twice`, `lease_missing`,
     /// `arrival_foreign`, `report_dangling`, `told_undecided`, `undecodable`.
     pub kind: &'static str,
     /// The space it is in, if it is in one.

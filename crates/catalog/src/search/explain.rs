@@ -4,6 +4,7 @@ use percale_core::access::Caller;
 use percale_core::query::Condition;
 
 use super::sql::split;
+use super::texts::Texts;
 use super::{FEW, Searched, check_names, holders, visible};
 use crate::catalog::Catalog;
 use crate::engine::{Query, Tx};
@@ -41,7 +42,8 @@ impl Query for Explain {
         let holders = holders(tx, &filters).await?;
         let mut planned = Vec::new();
         for space in spaces.iter().filter(|space| filters.may_hold_in(&space.row.space.name)) {
-            let searched = Searched::new(caller, space, &filters, &holders, 1);
+            let texts = Texts::find(tx, space.row.sp, &filters, false).await?;
+            let searched = Searched::new(caller, space, &filters, (&holders, &texts), 1);
             let led = match searched.driver(tx, FEW).await? {
                 Some(led) => Some(led),
                 None => match filters.ordered() {

@@ -62,10 +62,9 @@ impl Searched<'_> {
             self.together = (self.together * 2).max(limit * 2).min(TOGETHER);
         }
         let most = if is_sure { limit } else { self.together.max(limit) };
-        let builder = || Builder::new(self.holders, &self.space.row.space.name);
         let (mut ids, mut upto): (Vec<u64>, u64) = (Vec::new(), end);
         for stored in Stored::all(value) {
-            let mut builder = builder();
+            let mut builder = self.builder();
             let sql = builder.equal(sp, self.after, name, &stored, most);
             let rows = tx.query(&sql, builder.params).await?;
             let is_cut = rows.len() == most;
@@ -82,7 +81,7 @@ impl Searched<'_> {
         ids.dedup();
         let mut rows = Vec::new();
         if !ids.is_empty() {
-            let mut builder = builder();
+            let mut builder = self.builder();
             let sql = builder.among(sp, ids, self.filters, at)?;
             rows = entry::found(tx, &sql, builder.params).await?;
         }

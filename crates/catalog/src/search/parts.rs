@@ -1,10 +1,13 @@
 //! The parts in which all that a search may find is gone through: each a question of its own, so that none takes long.
 
+use std::sync::Arc;
+
 use percale_core::access::Caller;
 use percale_core::ids::{SiteId, SpaceId};
 use percale_core::query::{Condition, Field};
 
 use super::sql::{Members, split};
+use super::texts::Texts;
 use super::{FEW, Searched, WINDOW, check_fields, check_names, holders, homes, visible};
 use crate::engine::{Query, Tx};
 use crate::error::Result;
@@ -12,7 +15,7 @@ use crate::model::MAX_LIST;
 use crate::rows::follow;
 
 /// What is gone through together: the entries of a space with ids in a window, or those that a filter leads to.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) struct Part {
     pub space: SpaceId,
     /// Behind which id the window begins.
@@ -21,6 +24,8 @@ pub(super) struct Part {
     pub end: u64,
     /// The filter.
     pub driver: Option<usize>,
+    /// The texts of the space that tests lead to.
+    pub texts: Arc<Texts>,
 }
 
 impl Part {
@@ -74,15 +79,16 @@ impl Query for Plan {
         for space in spaces.iter().filter(|space| filters.may_hold_in(&space.row.space.name)) {
             let id = space.row.space.id;
             let end = follow::next_id(tx, space.row.sp).await?;
-            let searched = Searched::new(caller, space, &filters, &holders, 1);
-            match searched.driver(tx, FEW).await? {
-                Some((driver, _)) => parts.push(Part { space: id, after: 1, end, driver: Some(driver) }),
-                None => parts.extend((1..end).step_by(WINDOW as usize).map(|after| Part {
-                    space: id,
-                    after,
-                    end: end.min(after + WINDOW),
-                    driver: None,
-                })),
+            let texts = Arc::new(Texts::find(tx, space.row.sp, &filters, true).await?);
+            let searched = Searched::new(caller, space, &filters, (&holders, &texts), 1);
+            let led = searched.driver(tx, FEW).await?.map(|(driver, _)| driver);
+            let part = |after, end| Part { space: id, after, end, driver: led, texts: texts.clone() };
+            match led {
+                Some(_) => parts.push(part(1, end)),
+                None => {
+                    let windows = (1..end).step_by(WINDOW as usize);
+                    parts.extend(windows.map(|after| part(after, end.min(after + WINDOW))));
+                }
             }
         }
         Ok((parts, homes(&spaces)))

@@ -13,6 +13,7 @@ use percale_core::query::{Builtin, Condition, Field};
 
 use super::parts::{Part, Plan};
 use super::sql::{BY_ENTRY, Builder, Members, both, split};
+use super::texts::Texts;
 use super::{MAX_TOLD, Searched, holders, visible};
 use crate::catalog::Catalog;
 use crate::engine::{Query, Sql, Tx};
@@ -122,9 +123,9 @@ impl Query for First {
         let filters = split(condition)?;
         let holders = holders(tx, &filters).await?;
         let mut found = Vec::new();
-        let mut searched = Searched::new(caller, space, &filters, &holders, part.after);
+        let mut searched = Searched::new(caller, space, &filters, (&holders, &part.texts), part.after);
         while let Some(members) = searched.members(tx, part).await? {
-            let mut builder = Builder::new(&holders, &space.row.space.name);
+            let mut builder = searched.builder();
             let sql = builder.first(space.row.sp, sort, &members, *limit)?;
             for mut row in tx.query(&sql, builder.params).await? {
                 let id = row.number()?;
@@ -162,10 +163,10 @@ impl Query for Fetch {
             if wanted.is_empty() {
                 continue;
             }
-            let mut builder = Builder::new(&holders, &space.row.space.name);
+            let mut searched = Searched::new(caller, space, &filters, (&holders, Texts::NONE), 1);
+            let mut builder = searched.builder();
             let sql = builder.all(space.row.sp, &Members::Ids(wanted))?;
             let rows = entry::found(tx, &sql, builder.params).await?;
-            let mut searched = Searched::new(caller, space, &filters, &holders, 1);
             searched.take(tx, rows).await?;
             if !searched.tell(tx, attributes, &mut room).await? {
                 let why = format!("their attributes have more than {} MiB; ask for fewer", MAX_TOLD >> 20);

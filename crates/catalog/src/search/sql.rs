@@ -8,7 +8,8 @@ use percale_core::path::SpaceName;
 use percale_core::query::{Builtin, Comparison, Condition, Field, Literal, Test};
 
 use super::micros;
-use crate::engine::{Sql, Value};
+use super::texts::Texts;
+use crate::engine::{Sql, Value, to_json};
 use crate::error::{Error, Result};
 use crate::rows::attribute::{fold, kind, order_of};
 use crate::rows::entry::FOUND;
@@ -81,6 +82,20 @@ impl Filters {
         drivers.into_iter().map(|(_, at)| at).collect()
     }
 
+    /// Goes through the conditions that are no conditions of others.
+    pub fn each<'f>(&'f self, take: &mut impl FnMut(&'f Condition)) {
+        fn within<'f>(condition: &'f Condition, take: &mut impl FnMut(&'f Condition)) {
+            match condition {
+                Condition::All(parts) | Condition::Any(parts) => {
+                    parts.iter().for_each(|part| within(part, take));
+                }
+                Condition::Not(part) => within(part, take),
+                other => take(other),
+            }
+        }
+        self.conditions.iter().for_each(|condition| within(condition, take));
+    }
+
     /// Returns a filter.
     pub fn get(&self, at: usize) -> Option<&Condition> {
         self.conditions.get(at)
@@ -88,17 +103,18 @@ impl Filters {
 
     /// Tells whether any of them is about the sites and stores that have copies.
     pub fn name_holders(&self) -> bool {
-        fn names(condition: &Condition) -> bool {
-            match condition {
-                Condition::All(parts) | Condition::Any(parts) => parts.iter().any(names),
-                Condition::Not(part) => names(part),
-                Condition::Is(field, _) => {
-                    matches!(field, Field::Builtin(Builtin::Site | Builtin::Store))
-                }
-                Condition::Text(_) => false,
-            }
-        }
-        self.conditions.iter().any(names)
+        let mut names = false;
+        self.each(&mut |condition| {
+            names |= matches!(condition, Condition::Is(Field::Builtin(Builtin::Site | Builtin::Store), _));
+        });
+        names
+    }
+
+    /// Tells whether any of them is about what is written anywhere.
+    pub fn look_anywhere(&self) -> bool {
+        let mut looks = false;
+        self.each(&mut |condition| looks |= matches!(condition, Condition::Text(_)));
+        looks
     }
 
     /// Tells whether there is no more than one.
@@ -180,8 +196,11 @@ pub(super) enum Members<'f> {
 /// A statement that is being made.
 pub(super) struct Builder<'b> {
     pub(super) holders: &'b Holders,
+    pub(super) texts: &'b Texts,
     pub(super) space: &'b SpaceName,
     pub params: Vec<Value>,
+    /// What makes `attribute a` one of an entry of the window that is looked at, if it is one.
+    in_window: Option<String>,
     /// What makes an attribute one of the entry that is looked at.
     is_of: String,
 }
@@ -207,10 +226,16 @@ fn number_way(is_so: String) -> Way {
 const LIST: [(&str, &str); 2] =
     [("json_each(CAST(", "unnest(CAST("), (" AS text)) AS u", " AS text[])) AS u(value)")];
 
+/// The parts of a pair that is JSON in such a list.
+const PAIR: [(&str, &str); 2] = [
+    ("json_extract(u.value, '$[0]')", "(CAST(u.value AS json) ->> 0)"),
+    ("json_extract(u.value, '$[1]')", "(CAST(u.value AS json) ->> 1)"),
+];
+
 /// Makes a statement for both engines of one in the words of SQLite.
 pub(super) fn both(text: String) -> Sql {
     let hints = [BY_NUMBER, BY_WORD, BY_ENTRY].map(|hint| (hint, ""));
-    let words = hints.into_iter().chain(LIST);
+    let words = hints.into_iter().chain(LIST).chain(PAIR);
     let postgres = words.fold(text.clone(), |text, (here, there)| text.replace(here, there));
     Sql { sqlite: Cow::Owned(text), postgres: Cow::Owned(postgres) }
 }
@@ -259,8 +284,9 @@ pub(super) fn like(pattern: &str) -> String {
 }
 
 impl<'b> Builder<'b> {
-    pub fn new(holders: &'b Holders, space: &'b SpaceName) -> Self {
-        Self { holders, space, params: Vec::new(), is_of: "a.sp = e.sp AND a.entry = e.id".into() }
+    pub fn new(holders: &'b Holders, texts: &'b Texts, space: &'b SpaceName) -> Self {
+        let is_of = "a.sp = e.sp AND a.entry = e.id".into();
+        Self { holders, texts, space, params: Vec::new(), in_window: None, is_of }
     }
 
     /// Adds a parameter and returns its name. SQLite wants them to appear in the text in the order in which they are added.
@@ -288,6 +314,7 @@ impl<'b> Builder<'b> {
         match members {
             Members::Window(after, end, filters) => {
                 let (after, end) = (self.param(*after), self.param(*end));
+                self.in_window = Some(format!("a.sp = {sp} AND a.entry > {after} AND a.entry <= {end}"));
                 let conditions = self.conditions(filters, None)?;
                 Ok(format!("e.sp = {sp} AND e.id > {after} AND e.id <= {end} AND {conditions}"))
             }
@@ -356,8 +383,9 @@ impl<'b> Builder<'b> {
     fn driving(&mut self, filters: &Filters, driver: usize) -> Result<(String, Vec<Way>)> {
         match filters.get(driver) {
             Some(Condition::Is(Field::Attribute(name), test)) => {
+                let texts = self.texts.of_test(name, test);
                 let name = self.param(name.as_str());
-                let mut values = self.ways(test);
+                let mut values = self.ways(test, texts);
                 if values.is_empty() {
                     values.push(Way { index: BY_WORD, is_so: FALSE.into() });
                 }
@@ -384,10 +412,27 @@ impl<'b> Builder<'b> {
             Condition::Text(text) => {
                 let pattern = format!("%{}%", escaped(&text.to_lowercase()));
                 let pattern = self.param(pattern);
-                let is_of = &self.is_of;
-                let in_texts =
-                    format!("attribute a{BY_ENTRY} WHERE {is_of} AND a.word LIKE {pattern} ESCAPE '\\'");
-                Ok(format!("(lower(e.name) LIKE {pattern} ESCAPE '\\' OR {})", exists(&in_texts)))
+                let in_name = format!("lower(e.name) LIKE {pattern} ESCAPE '\\'");
+                let in_texts = match (&self.in_window, self.texts.with(text)) {
+                    (Some(_), Some([])) => return Ok(in_name),
+                    (Some(in_window), Some(found)) => {
+                        let in_window = in_window.clone();
+                        let pairs = found.iter().map(to_json).collect::<Result<_>>()?;
+                        let ([(begin, _), (end, _)], [(name, _), (word, _)]) = (LIST, PAIR);
+                        let pairs = self.param(Value::Texts(pairs));
+                        format!(
+                            "e.id IN (SELECT a.entry FROM {begin}{pairs}{end} CROSS JOIN attribute a{BY_WORD} \
+                             WHERE {in_window} AND a.name = {name} AND a.word = {word})"
+                        )
+                    }
+                    _ => {
+                        let is_of = &self.is_of;
+                        exists(&format!(
+                            "attribute a{BY_ENTRY} WHERE {is_of} AND a.word LIKE {pattern} ESCAPE '\\'"
+                        ))
+                    }
+                };
+                Ok(format!("({in_name} OR {in_texts})"))
             }
             Condition::Is(Field::Attribute(name), test) => {
                 let name = self.param(name.as_str());
@@ -404,13 +449,27 @@ impl<'b> Builder<'b> {
         if *test == Test::Exists {
             return TRUE.to_owned();
         }
-        let ways: Vec<String> = self.ways(test).into_iter().map(|way| way.is_so).collect();
+        let ways: Vec<String> = self.ways(test, None).into_iter().map(|way| way.is_so).collect();
         joined(&ways, " OR ", FALSE)
     }
 
-    /// Returns the ways in which a value may be what is looked for, each with the index that leads to it.
-    fn ways(&mut self, test: &Test) -> Vec<Way> {
+    /// Returns the ways in which a value may be what is looked for, each with the index that leads to it. `texts` are those that have the word
+    /// or match the pattern, where they are known.
+    fn ways(&mut self, test: &Test, texts: Option<Vec<String>>) -> Vec<Way> {
         match test {
+            Test::Has(_) | Test::Matches(_) if let Some(texts) = texts => {
+                let mut ways = match test {
+                    Test::Has(value) => self.compared_but_text(Comparison::Equal, value),
+                    _ => Vec::new(),
+                };
+                if !texts.is_empty() {
+                    let [(begin, _), (end, _)] = LIST;
+                    let texts = self.param(Value::Texts(texts));
+                    let is_so = format!("a.word IN (SELECT u.value FROM {begin}{texts}{end})");
+                    ways.push(Way { index: BY_WORD, is_so });
+                }
+                ways
+            }
             Test::Exists => vec![Way { index: BY_WORD, is_so: TRUE.to_owned() }],
             Test::Compare(comparison, value) => self.compared(*comparison, value),
             Test::Between(low, high) => self.between(low.as_ref(), high.as_ref()),
@@ -451,6 +510,15 @@ impl<'b> Builder<'b> {
 
     /// The last way is that of text, if there is one.
     fn compared(&mut self, comparison: Comparison, value: &Literal) -> Vec<Way> {
+        let mut parts = self.compared_but_text(comparison, value);
+        if comparison == Comparison::Equal || value.is_text_alone() {
+            let word = self.param(fold(&value.text));
+            parts.push(Way { index: BY_WORD, is_so: format!("a.word {} {word}", comparison.sign()) });
+        }
+        parts
+    }
+
+    fn compared_but_text(&mut self, comparison: Comparison, value: &Literal) -> Vec<Way> {
         let sign = comparison.sign();
         let mut parts = Vec::new();
         if let Some(number) = value.number.and_then(order_of) {
@@ -464,10 +532,6 @@ impl<'b> Builder<'b> {
         if let Some(is_so) = value.bool.filter(|_| comparison == Comparison::Equal) {
             let is_so = self.param(i64::from(is_so));
             parts.push(number_way(format!("(a.type = {} AND a.number = {is_so})", kind::BOOL)));
-        }
-        if comparison == Comparison::Equal || value.is_text_alone() {
-            let word = self.param(fold(&value.text));
-            parts.push(Way { index: BY_WORD, is_so: format!("a.word {sign} {word}") });
         }
         parts
     }

@@ -66,7 +66,7 @@ impl Catalog {
             }
             let Some(part) = windows.get(spread(at, windows.len())) else { continue };
             looked_at += part.ids();
-            sample.add(count(*part).await?);
+            sample.add(count(part.clone()).await?);
         }
         let is_estimate = looked_at < all;
         if is_estimate {
@@ -181,15 +181,15 @@ impl Query for Count {
         let filters = split(condition)?;
         // Of facets, too.
         let holders = all_holders(tx).await?;
-        let mut searched = Searched::new(caller, space, &filters, &holders, part.after);
+        let mut searched = Searched::new(caller, space, &filters, (&holders, &part.texts), part.after);
         while let Some(members) = searched.members(tx, part).await? {
-            let mut builder = Builder::new(&holders, &space.row.space.name);
+            let mut builder = searched.builder();
             let sql = builder.total(space.row.sp, &members)?;
             if let Some(row) = tx.query(&sql, builder.params).await?.first_mut() {
                 counted.count += row.number()?;
             }
             for (facet, counts) in facets.iter().zip(&mut counted.facets) {
-                let mut builder = Builder::new(&holders, &space.row.space.name);
+                let mut builder = searched.builder();
                 counts.take(tx, builder.facet(space.row.sp, facet, &members)?, builder.params).await?;
             }
         }

@@ -232,6 +232,15 @@ async fn fsck_finds_what_is_wrong(site: Site) {
             "attribute_dangling",
         ),
         (
+            format!(
+                "INSERT INTO attribute (sp, entry, name, source, ord, type, word, value) VALUES (1, {}, 'a', 2, 0, 3, 'b', 'B'); \
+                 DELETE FROM word WHERE name = 'a'",
+                x.id
+            ),
+            "DELETE FROM attribute WHERE name = 'a'".into(),
+            "word_missing",
+        ),
+        (
             "INSERT INTO tally (sp, name, type, value, n) VALUES (1, 'a', 3, 'b', 1)".into(),
             "DELETE FROM tally WHERE name = 'a'".into(),
             "tally",

@@ -130,6 +130,122 @@ async fn tests_of_attributes_hold_by_type(site: Site) {
         let mut expected: Vec<String> = expected.iter().map(|at| format!("/lab/{at}")).collect();
         expected.sort();
         assert_eq!(search(&site, condition.clone()).await, expected, "{condition:?}");
+        assert_eq!(search_rare(&site, condition.clone()).await, expected, "{condition:?}");
+        assert_eq!(summary(&site, &site.admin, condition, &[]).await.0, expected.len() as u64);
+    }
+}
+
+/// Searches as where little was found among the first entries.
+async fn search_rare(site: &Site, condition: Condition) -> Vec<String> {
+    let mut options = SearchOptions::new(condition);
+    options.after = Some(format!("{}/1/?", site.space.id));
+    let page = site.catalog.search(&site.admin, options).await.unwrap().page;
+    assert_eq!(page.next, None);
+    let mut found: Vec<String> = page.items.iter().map(|item| item.path.to_string()).collect();
+    found.sort();
+    found
+}
+
+async fn texts_are_found_by_what_is_in_them(site: Site) {
+    let said = [
+        ("sea", "Sea surface temperature of the North Atlantic"),
+        ("seas", "SEAS of the south"),
+        ("percent", "100% of sea\\ice_extent"),
+        ("größe", "Größe der Meeresoberfläche"),
+        ("quote", "the \"deep\" sea's floor"),
+        ("short", "K"),
+    ];
+    for (at, title) in said {
+        site.put(&format!("/lab/{at}"), 1).await;
+        say(&site, &format!("/lab/{at}"), &[("title", &[text(title)])]).await.unwrap();
+    }
+    let other = add_other(&site).await;
+    site.catalog.create_collection(&site.admin, &path("/other/x"), false).await.unwrap();
+    say(&site, "/other/x", &[("title", &[text("Sea surface temperature of the North Atlantic")])])
+        .await
+        .unwrap();
+    let check = async || {
+        for (condition, expected) in [
+            (Condition::Text("surface temp".into()), &["/lab/sea"][..]),
+            (Condition::Text("oberfl".into()), &["/lab/größe"]),
+            (Condition::Text("RÖSS".into()), &[]),
+            (Condition::Text("röße".into()), &["/lab/größe"]),
+            (Condition::Text("% of sea".into()), &["/lab/percent"]),
+            (Condition::Text("ice_ext".into()), &["/lab/percent"]),
+            (Condition::Text("ice%ext".into()), &[]),
+            (Condition::Text("sea\\ice".into()), &["/lab/percent"]),
+            (Condition::Text("\"deep\" sea's".into()), &["/lab/quote"]),
+            // Also in names, and by fewer letters than the index has.
+            (Condition::Text("ercen".into()), &["/lab/percent"]),
+            (Condition::Text("k".into()), &["/lab/short"]),
+            (is("title", Test::Has(literal("sea"))), &["/lab/sea"]),
+            (is("title", Test::Has(literal("surface temperature"))), &["/lab/sea"]),
+            (is("title", Test::Has(literal("K"))), &["/lab/short"]),
+            (is("title", Test::Matches("*sea*floor".into())), &["/lab/quote"]),
+            (is("title", Test::Matches("s*south".into())), &["/lab/seas"]),
+            (is("title", Test::Matches("*o?the*".into())), &[]),
+            (is("title", Test::Matches("*f?the*".into())), &["/lab/sea", "/lab/seas"]),
+            (not(Condition::Text("sea".into())), &["/lab/größe", "/lab/short"]),
+            (
+                Condition::All(vec![
+                    Condition::Text("sea".into()),
+                    not(is("title", Test::Has(literal("seas")))),
+                ]),
+                &["/lab/percent", "/lab/quote", "/lab/sea"],
+            ),
+        ] {
+            let within = Condition::Is(Field::Builtin(Builtin::Path), Test::Has(Literal::text("/lab")));
+            let condition = Condition::All(vec![within, condition]);
+            assert_eq!(search(&site, condition.clone()).await, expected, "{condition:?}");
+            assert_eq!(search_rare(&site, condition.clone()).await, expected, "{condition:?}");
+            let (count, _) = summary(&site, &site.admin, condition.clone(), &[]).await;
+            assert_eq!(count, expected.len() as u64, "{condition:?}");
+        }
+        site.assert_sound().await;
+    };
+    check().await;
+    // More texts with a word than are looked up, and a text that nothing has any more.
+    let many: Vec<String> = (0..1100).map(|n| format!("/lab/many/{n:04}")).collect();
+    site.put_many(&many).await;
+    for (n, at) in many.iter().enumerate() {
+        say(&site, at, &[("title", &[text(&format!("The zenith of year {n}"))])]).await.unwrap();
+    }
+    assert_eq!(summary(&site, &site.admin, is("title", Test::Has(literal("zenith"))), &[]).await.0, 1100);
+    assert_eq!(summary(&site, &site.admin, Condition::Text("zenith".into()), &[]).await.0, 1100);
+    assert_eq!(search(&site, is("title", Test::Has(literal("1099")))).await, ["/lab/many/1099"]);
+    say(&site, "/lab/many/1099", &[("title", &[text("None")])]).await.unwrap();
+    assert_eq!(search(&site, is("title", Test::Has(literal("1099")))).await, Vec::<String>::new());
+    site.remove("/lab/many", true).await.unwrap();
+    assert_eq!(search(&site, Condition::Text("zenith".into())).await, Vec::<String>::new());
+    site.remove("/other/x", false).await.unwrap();
+    site.catalog.remove_space(&site.admin, &other.name).await.unwrap();
+    check().await;
+}
+
+/// Takes away what schema 8 brought.
+const BACK_TO_7: [&str; 2] = [
+    "DROP TRIGGER attribute_word_added; DROP TRIGGER attribute_word_removed; DROP TABLE word_piece; DROP TABLE word; \
+     DELETE FROM refinery_schema_history WHERE version = 8",
+    "DROP TRIGGER attribute_word_added ON attribute; DROP FUNCTION attribute_words; DROP FUNCTION words_like; DROP TABLE word; \
+     DELETE FROM refinery_schema_history WHERE version = 8",
+];
+
+async fn texts_that_an_older_release_wrote_are_found(site: Site) {
+    for (at, title) in [("/lab/x", "Sea surface temperature"), ("/lab/y", "Sea ice"), ("/lab/z", "Sea ice")] {
+        site.put(at, 1).await;
+        say(&site, at, &[("title", &[text(title)])]).await.unwrap();
+    }
+    site.catalog.close().await;
+    site.tamper(BACK_TO_7[usize::from(site.is_postgres())]).await;
+    let catalog = Catalog::open(&site.config).await.unwrap();
+    assert_eq!(catalog.fsck().await.unwrap(), []);
+    let site = Site { catalog, ..site };
+    for (condition, found) in [
+        (is("title", Test::Has(literal("ice"))), &["/lab/y", "/lab/z"][..]),
+        (is("title", Test::Matches("*surface*".into())), &["/lab/x"]),
+        (Condition::Text("temperat".into()), &["/lab/x"]),
+    ] {
+        assert_eq!(search_rare(&site, condition).await, found);
     }
 }
 
@@ -233,9 +349,7 @@ async fn an_attribute_that_nothing_has_is_named_with_others(site: Site) {
     assert!(error.to_string().ends_with("has an attribute 'zzz'"), "{error}");
 }
 
-async fn pages_of_any_size_have_everything_once(site: Site) {
-    let paths: Vec<String> = (0..25).map(|n| format!("/lab/{n:02}")).collect();
-    site.put_many(&paths).await;
+async fn add_other(site: &Site) -> Space {
     let other = NewSpace {
         name: "other".parse().unwrap(),
         owner: subject("owner"),
@@ -243,7 +357,13 @@ async fn pages_of_any_size_have_everything_once(site: Site) {
         store: Some(site.store),
         members: Vec::new(),
     };
-    site.catalog.create_space(&site.admin, other).await.unwrap();
+    site.catalog.create_space(&site.admin, other).await.unwrap()
+}
+
+async fn pages_of_any_size_have_everything_once(site: Site) {
+    let paths: Vec<String> = (0..25).map(|n| format!("/lab/{n:02}")).collect();
+    site.put_many(&paths).await;
+    add_other(&site).await;
     site.catalog.create_collection(&site.admin, &path("/other/x"), false).await.unwrap();
     for (n, at) in paths.iter().enumerate() {
         let n = AttributeValue::Integer(n as i64 % 5);
@@ -464,6 +584,8 @@ async fn what_is_asked_for_is_told_of_each(site: Site) {
 }
 
 on_both! {
+    texts_are_found_by_what_is_in_them,
+    texts_that_an_older_release_wrote_are_found,
     tests_of_attributes_hold_by_type,
     what_is_known_of_every_entry_is_searched_by,
     an_attribute_that_nothing_has_is_named_with_others,
