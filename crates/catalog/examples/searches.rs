@@ -1,11 +1,14 @@
-//! Measures searching: `searches [OBJECTS] [URL…]`, by default a million objects and SQLite in a folder of its own; the URL `postgres`
-//! starts a server. With the URL of a database that has the objects from a run before, only the searches are measured.
+//! Measures searching: `searches [OBJECTS [ROUNDS]] [URL…]`, by default a million objects, one round, and SQLite in a folder of its own; the
+//! URL `postgres` starts a server. With the URL of a database that has the objects from a run before, only the searches are measured.
 //!
 //! Six attributes for each object, as for the records of an instrument, written through the catalog like those of headers. Then
 //! selective queries, each by itself, with the half and the hundredth that took longest; queries of all sizes read to their end, counted,
-//! and sorted.
+//! and sorted. On PostgreSQL the same objects are then in a table of the same database as one would make it by hand, with a column of JSON
+//! and a GIN index, and are searched there.
 
 mod bench;
+#[path = "bench/jsonb.rs"]
+mod jsonb;
 
 use std::time::Instant;
 
@@ -15,7 +18,7 @@ use percale_core::attribute::Float;
 use percale_core::query::{Comparison, Condition, Field, Literal, Test};
 use percale_core::{AttributeValue, ByteCount, ObjectPath, Timestamp};
 
-use crate::bench::{Bench, Failed};
+use bench::{Bench, Failed};
 
 const FILES_IN_FOLDER: usize = 1000;
 const FOLDERS_IN_CALL: usize = 4;
@@ -29,16 +32,33 @@ const BEGIN: i64 = 1_262_304_000_000_000;
 
 fn main() -> Result<(), Failed> {
     let mut arguments = std::env::args().skip(1).peekable();
-    let objects = arguments.next_if(|word| word.parse::<usize>().is_ok());
-    let objects = objects.map_or(Ok(1_000_000), |word| word.parse())?;
-    bench::for_each(arguments.collect(), StoreLayout::Native, async |bench| run(bench, objects).await)
+    let mut number = |otherwise: usize| {
+        let word = arguments.next_if(|word| word.parse::<usize>().is_ok());
+        word.map_or(Ok(otherwise), |word| word.parse())
+    };
+    let (objects, rounds) = (number(1_000_000)?, number(1)?);
+    let urls = arguments.collect();
+    bench::for_each(urls, StoreLayout::Native, async |bench| {
+        if !bench.is_old {
+            load(bench, objects).await?;
+            if bench.url.starts_with("postgres") {
+                jsonb::look_over(&bench.url).await?;
+            }
+        }
+        for _ in 0..rounds {
+            selective(bench, objects).await?;
+            whole(bench, objects).await?;
+            all_together(bench, objects).await?;
+        }
+        if bench.url.starts_with("postgres") {
+            jsonb::run(bench, objects, rounds).await?;
+        }
+        Ok(())
+    })
 }
 
-async fn run(bench: &Bench, objects: usize) -> Result<(), Failed> {
-    let Bench { engine, catalog, admin, is_old, .. } = bench;
-    if !is_old {
-        load(bench, objects).await?;
-    }
+/// Asks each question a thousand times, spread over all objects, the same in each round.
+async fn selective(Bench { engine, catalog, admin, .. }: &Bench, objects: usize) -> Result<(), Failed> {
     for (what, question) in [
         ("one integer", (|n| equal("run", number(n as f64))) as fn(usize) -> Result<Condition, Failed>),
         ("one text", |n| equal("title", Literal::text(format!("Granule {n}")))),
@@ -52,31 +72,31 @@ async fn run(bench: &Bench, objects: usize) -> Result<(), Failed> {
             let span = (Timestamp::from_micros(from), Timestamp::from_micros(from + 3_600_000_000));
             equal("taken", Literal { span: Some(span), ..Literal::text("") })
         }),
+        ("a word of a text", |n| is("title", Test::Has(Literal::text(n.to_string())))),
         ("nothing", |n| equal("run", number(-1.0 - n as f64))),
     ] {
         let mut took = Vec::with_capacity(QUESTIONS);
         let mut found = 0;
         for question_number in 0..QUESTIONS {
-            // Spread over all objects, the same in each run.
             let condition = question(question_number * 7919 % objects)?;
             let start = Instant::now();
             found += catalog.search(admin, SearchOptions::new(condition)).await?.page.items.len();
             took.push(start.elapsed().as_secs_f64() * 1000.0);
         }
-        took.sort_by(f64::total_cmp);
-        let at = |part: usize| took.get(QUESTIONS * part / 100).copied().unwrap_or_default();
-        println!(
-            "{engine}: {what}: {:.1} found, p50 {:.2} ms, p99 {:.2} ms",
-            found as f64 / QUESTIONS as f64,
-            at(50),
-            at(99)
-        );
+        bench::say_times(engine, what, &mut took, found as f64 / QUESTIONS as f64);
     }
+    Ok(())
+}
+
+/// Reads what is found to its end.
+async fn whole(Bench { engine, catalog, admin, .. }: &Bench, objects: usize) -> Result<(), Failed> {
     for (what, condition) in [
         ("1 %", is("run", Test::Compare(Comparison::Less, number(objects as f64 / 100.0)))?),
         ("20 %", equal("instrument", Literal::text("MODIS"))?),
         ("50 %", equal("is_day", Literal { bool: Some(true), ..Literal::text("true") })?),
         ("all", is("level", Test::Compare(Comparison::AtLeast, number(0.0)))?),
+        ("a word of few anywhere", Condition::Text(format!("granule {}", objects / 2))),
+        ("a word of all anywhere", Condition::Text("granule".into())),
     ] {
         let mut options = SearchOptions::new(condition);
         options.limit = MAX_LIST;
@@ -94,10 +114,15 @@ async fn run(bench: &Bench, objects: usize) -> Result<(), Failed> {
         let seconds = start.elapsed().as_secs_f64();
         let first = first.unwrap_or_default();
         println!(
-            "{engine}: {what}: {found} rows in {seconds:.2} s, {:.0} rows/s, first page {first:.1} ms",
+            "{engine}: {what}: rows {found}, seconds {seconds:.3}, rows_per_s {:.0}, first_page_ms {first:.1}",
             found as f64 / seconds
         );
     }
+    Ok(())
+}
+
+/// Counts what is found, with a facet, and sorts it.
+async fn all_together(Bench { engine, catalog, admin, .. }: &Bench, objects: usize) -> Result<(), Failed> {
     for (what, condition) in [
         ("all", Condition::All(Vec::new())),
         ("20 %", equal("instrument", Literal::text("MODIS"))?),
@@ -107,17 +132,21 @@ async fn run(bench: &Bench, objects: usize) -> Result<(), Failed> {
         options.facets = vec![Field::Attribute("instrument".parse()?)];
         let start = Instant::now();
         let summary = catalog.summarize(admin, options).await?;
-        let millis = start.elapsed().as_secs_f64() * 1000.0;
-        let about = if summary.is_estimate { "about " } else { "" };
-        println!("{engine}: {what} counted with a facet: {about}{} in {millis:.0} ms", summary.count);
+        let seconds = start.elapsed().as_secs_f64();
+        let about = if summary.is_estimate { " (an estimate)" } else { "" };
+        println!(
+            "{engine}: {what} counted with a facet{about}: rows {}, seconds {seconds:.4}",
+            summary.count
+        );
         let mut options = SearchOptions::new(condition);
         options.sort = Some(Sort { field: Field::Attribute("level".parse()?), is_descending: true });
         let start = Instant::now();
         let sorted = catalog.search(admin, options).await;
-        let millis = start.elapsed().as_secs_f64() * 1000.0;
+        let seconds = start.elapsed().as_secs_f64();
         match sorted {
             Ok(found) => {
-                println!("{engine}: {what} sorted: the first {} in {millis:.0} ms", found.page.items.len())
+                let rows = found.page.items.len();
+                println!("{engine}: {what} sorted, the first: rows {rows}, seconds {seconds:.4}");
             }
             Err(error) => println!("{engine}: {what} sorted: {error}"),
         }
@@ -148,10 +177,7 @@ async fn load(bench: &Bench, objects: usize) -> Result<(), Failed> {
         written?;
     }
     let seconds = start.elapsed().as_secs_f64();
-    println!(
-        "{engine}: 6 attributes of {objects} objects in {seconds:.1} s, {:.0} objects/s",
-        objects as f64 / seconds
-    );
+    bench::say_loaded(engine, "6 attributes each", objects, seconds);
     Ok(())
 }
 
@@ -186,16 +212,20 @@ async fn register(bench: &Bench, objects: usize) -> Result<(), Failed> {
     Ok(())
 }
 
+/// Which instrument an object is of.
+fn instrument(n: usize) -> &'static str {
+    INSTRUMENTS.get(n % INSTRUMENTS.len()).copied().unwrap_or_default()
+}
+
 fn folder_path(folder: usize) -> Result<ObjectPath, Failed> {
     Ok(format!("/bench/raw/{folder:05}").parse()?)
 }
 
 fn attributes(n: usize) -> Result<Vec<FoundAttribute>, Failed> {
-    let instrument = INSTRUMENTS.get(n % INSTRUMENTS.len()).copied().unwrap_or_default();
     let found = [
         ("run", AttributeValue::Integer(n as i64)),
         ("title", AttributeValue::Text(format!("Granule {n}"))),
-        ("instrument", AttributeValue::Text(instrument.into())),
+        ("instrument", AttributeValue::Text(instrument(n).into())),
         ("level", AttributeValue::Float(Float((n % 1000) as f64 / 2.0))),
         ("taken", AttributeValue::Time(Timestamp::from_micros(BEGIN + n as i64 * 60_000_000))),
         ("is_day", AttributeValue::Bool(n.is_multiple_of(2))),

@@ -10,6 +10,9 @@ pub type Failed = Box<dyn std::error::Error + Send + Sync>;
 /// A site with the space `bench`.
 #[derive(Clone)]
 pub struct Bench {
+    /// Where its database is.
+    #[allow(dead_code, reason = "not every one of these programs needs it")]
+    pub url: String,
     /// The name of its engine.
     pub engine: String,
     pub catalog: Catalog,
@@ -66,7 +69,7 @@ impl Bench {
         catalog.init_site("bench").await?;
         let old = catalog.spaces(&admin).await?.into_iter().find(|space| space.name.as_str() == "bench");
         if let Some(store) = old.and_then(|space| space.store) {
-            return Ok(Self { engine, catalog, admin, store, is_old: true });
+            return Ok(Self { url: url.into(), engine, catalog, admin, store, is_old: true });
         }
         let store = NewStore {
             name: "disk".into(),
@@ -84,6 +87,23 @@ impl Bench {
             members: Vec::new(),
         };
         catalog.create_space(&admin, space).await?;
-        Ok(Self { engine, catalog, admin, store, is_old: false })
+        Ok(Self { url: url.into(), engine, catalog, admin, store, is_old: false })
     }
+}
+
+/// Prints how fast objects were written.
+#[allow(dead_code, reason = "not every one of these programs needs it")]
+pub fn say_loaded(engine: &str, what: &str, objects: usize, seconds: f64) {
+    println!(
+        "{engine}: {what}: objects {objects}, seconds {seconds:.1}, objects_per_s {:.0}",
+        objects as f64 / seconds
+    );
+}
+
+/// Prints the half and the hundredth that took longest, in milliseconds.
+#[allow(dead_code, reason = "not every one of these programs needs it")]
+pub fn say_times(engine: &str, what: &str, took: &mut [f64], found: f64) {
+    took.sort_by(f64::total_cmp);
+    let at = |part: usize| took.get(took.len() * part / 100).copied().unwrap_or_default();
+    println!("{engine}: {what}: found {found:.1}, p50_ms {:.2}, p99_ms {:.2}", at(50), at(99));
 }
