@@ -147,8 +147,8 @@ impl Query for Search {
                 },
             };
             let room = limit - found.len();
-            if driver.is_none() && !is_rare && filters.look_anywhere() && searched.finds_few(tx, room).await?
-            {
+            let may_be_rare = driver.is_none() && !is_rare && filters.look_anywhere();
+            if may_be_rare && room > 0 && searched.finds_few(tx, room).await? {
                 all_texts = Texts::find(tx, space.row.sp, &filters, true).await?;
                 searched.texts = &all_texts;
             }

@@ -143,7 +143,8 @@ pub struct TlsConfig {
 #[serde(deny_unknown_fields, default)]
 pub struct CatalogConfig {
     /// `sqlite` for `catalog.db` in the state directory, `sqlite:/path`, or `postgres://user@host:port/database`.
-    /// Default `sqlite`. Set PostgreSQL to run several servers. A URL with a password belongs into `url_file`. Since 0.1.
+    /// Default `sqlite`. Set PostgreSQL to run several servers; it has to have the extension `pg_trgm`, which comes with it. A URL with a
+    /// password belongs into `url_file`. Since 0.1.
     pub url: String,
     /// A file, readable by its owner only, that holds the URL instead. Default none. Since 0.1.
     pub url_file: Option<PathBuf>,
