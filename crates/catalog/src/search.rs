@@ -40,6 +40,8 @@ use crate::rows::{Lock, attribute, follow, grant, peer, site, tally};
 
 /// Entry ids that one statement looks at, where no attribute leads to few of them.
 const WINDOW: u64 = 50_000;
+/// Entries that are found together, while those before are made ready to be answered.
+const TOGETHER: usize = 2500;
 /// Entry ids that are looked at one by one for what is written anywhere, before it is looked up in which texts it is: of what is in most
 /// texts there is a page sooner than that is known.
 const SAMPLE: u64 = 2000;
@@ -350,6 +352,17 @@ fn unknown(name: &AttributeName, mut known: Vec<String>) -> String {
     }
 }
 
+/// What was looked at together.
+struct Looked {
+    rows: Vec<EntryRow>,
+    /// Up to which entry.
+    after: u64,
+    /// How many that was, if not all of them may be found.
+    together: usize,
+    /// Whether there is nothing behind it.
+    is_last: bool,
+}
+
 /// The search of a space.
 struct Searched<'s> {
     caller: &'s Caller,
@@ -361,8 +374,6 @@ struct Searched<'s> {
     begin: u64,
     /// Up to which entry it was searched.
     after: u64,
-    /// How many were looked at together of which not all were found.
-    together: usize,
     found: Vec<Found>,
 }
 
@@ -374,7 +385,7 @@ impl<'s> Searched<'s> {
         (holders, texts): (&'s Holders, &'s Texts),
         after: u64,
     ) -> Self {
-        Self { caller, space, filters, holders, texts, begin: after, after, together: 0, found: Vec::new() }
+        Self { caller, space, filters, holders, texts, begin: after, after, found: Vec::new() }
     }
 
     fn builder(&self) -> Builder<'s> {
@@ -397,11 +408,35 @@ impl<'s> Searched<'s> {
         until: Instant,
     ) -> Result<bool> {
         let end = follow::next_id(tx, self.space.row.sp).await?;
+        let mut ahead = None;
         loop {
             if self.found.len() >= limit || Instant::now() >= until {
                 return Ok(false);
             }
-            if self.step(tx, driver, limit - self.found.len(), end).await? {
+            let most = (limit - self.found.len()).min(TOGETHER);
+            let looked = match ahead.take() {
+                Some(looked) => looked,
+                None => self.look(tx, driver, (self.after, 0), most, end).await?,
+            };
+            // The database looks at the next ones while these are taken.
+            let room = limit.saturating_sub(self.found.len() + looked.rows.len()).min(TOGETHER);
+            let place = (looked.after, looked.together);
+            let next = async {
+                match !looked.is_last && room > 0 && Instant::now() < until {
+                    true => self.look(tx, driver, place, room, end).await.map(Some),
+                    false => Ok(None),
+                }
+            };
+            let (mut found, next) = futures::try_join!(self.readable(tx, looked.rows), next)?;
+            self.found.append(&mut found);
+            ahead = next;
+            self.after = looked.after;
+            if let Some(last) = self.found.get(limit.saturating_sub(1)).filter(|_| self.found.len() > limit) {
+                self.after = last.entry.id.0;
+                self.found.truncate(limit);
+                return Ok(false);
+            }
+            if looked.is_last {
                 return Ok(true);
             }
         }
@@ -410,25 +445,41 @@ impl<'s> Searched<'s> {
     /// Looks at a window of entries, or at those that a filter leads to, with ids up to `end`, and finds at most `limit` of them. Tells
     /// whether these were all.
     async fn step<T: Tx>(&mut self, tx: &T, driver: Option<usize>, limit: usize, end: u64) -> Result<bool> {
+        let Looked { rows, after, is_last, .. } = self.look(tx, driver, (self.after, 0), limit, end).await?;
+        self.after = after;
+        let mut found = self.readable(tx, rows).await?;
+        self.found.append(&mut found);
+        Ok(is_last)
+    }
+
+    /// Looks at what comes next behind an entry, and behind as many as were looked at together then, without asking whether the caller may
+    /// read it.
+    async fn look<T: Tx>(
+        &self,
+        tx: &T,
+        driver: Option<usize>,
+        (after, together): (u64, usize),
+        limit: usize,
+        end: u64,
+    ) -> Result<Looked> {
         let sp = self.space.row.sp;
-        if let Some((at, name, value)) = driver.and_then(|at| self.filters.equal(at)) {
-            return self.next_equal(tx, (at, name, value), limit, end).await;
+        if let Some(equal) = driver.and_then(|at| self.filters.equal(at)) {
+            return self.next_equal(tx, equal, (after, together), limit, end).await;
         }
-        let window = self.after.saturating_add(WINDOW).min(end);
+        let window = after.saturating_add(WINDOW).min(end);
         let mut builder = self.builder();
         let sql = match driver {
-            Some(at) => builder.by_attribute(sp, self.after, self.filters, at, limit)?,
-            None => builder.by_entry(sp, (self.after, window), self.filters, limit)?,
+            Some(at) => builder.by_attribute(sp, after, self.filters, at, limit)?,
+            None => builder.by_entry(sp, (after, window), self.filters, limit)?,
         };
         let rows = entry::found(tx, &sql, builder.params).await?;
         let is_full = rows.len() == limit;
-        match rows.last() {
-            Some(last) if is_full => self.after = last.id,
-            _ if driver.is_some() => self.after = end,
-            _ => self.after = window,
-        }
-        self.take(tx, rows).await?;
-        Ok(!is_full && self.after >= end)
+        let after = match rows.last() {
+            Some(last) if is_full => last.id,
+            _ if driver.is_some() => end,
+            _ => window,
+        };
+        Ok(Looked { rows, after, together: 0, is_last: !is_full && after >= end })
     }
 
     /// Returns the filter that leads to the fewest entries, if they are no more than `most` and a part of all, and to how many.
@@ -467,8 +518,8 @@ impl<'s> Searched<'s> {
         tx.query(&sql, builder.params).await?.first_mut().map_or(Ok(0), |row| Ok(row.number()? as usize))
     }
 
-    /// Keeps what the caller may read and the filters of paths hold for.
-    async fn take<T: Tx>(&mut self, tx: &T, rows: Vec<EntryRow>) -> Result<()> {
+    /// Returns what the caller may read and the filters of paths hold for.
+    async fn readable<T: Tx>(&self, tx: &T, rows: Vec<EntryRow>) -> Result<Vec<Found>> {
         let sp = self.space.row.sp;
         let mut ids = IdCache::default();
         let mut batch = Batch::new(tx, &mut ids);
@@ -491,6 +542,7 @@ impl<'s> Searched<'s> {
                 paths.insert(parent, path);
             }
         }
+        let mut found = Vec::with_capacity(rows.len());
         for row in rows {
             let path = paths.get(&row.parent).map(|parent| parent.join(&row.name));
             let Some(Ok(path)) = path else { continue };
@@ -500,9 +552,9 @@ impl<'s> Searched<'s> {
                 continue;
             }
             let entry = row.into_entry(self.space.row.space.id);
-            self.found.push(Found { path, entry, attributes: Vec::new() });
+            found.push(Found { path, entry, attributes: Vec::new() });
         }
-        Ok(())
+        Ok(found)
     }
 
     /// Adds attributes to what was found, as long as there is room for them. Tells whether that was so for all; the others are left out, and

@@ -135,13 +135,16 @@ fn template(bin: &Path) -> PathBuf {
     }
     let initdb = ["-A", "trust", "-U", "postgres", "-E", "UTF8", "--locale=C", "--no-sync"];
     run(unprivileged(&bin.join("initdb")).args(initdb).arg("-D").arg(&data));
-    let mut settings = std::fs::OpenOptions::new()
-        .append(true)
-        .open(data.join("postgresql.conf"))
-        .expect("initdb made a configuration");
-    settings.write_all(SETTINGS.as_bytes()).expect("cannot write the configuration");
+    configure(&data, SETTINGS);
     std::fs::write(&made, SETTINGS).expect("cannot note that the template is made");
     data
+}
+
+/// Adds lines to the configuration that `initdb` has made.
+fn configure(data: &Path, settings: &str) {
+    let file = std::fs::OpenOptions::new().append(true).open(data.join("postgresql.conf"));
+    let written = file.and_then(|mut file| file.write_all(settings.as_bytes()));
+    written.expect("cannot write the configuration");
 }
 
 impl Server {
@@ -150,6 +153,14 @@ impl Server {
     /// # Panics
     /// If there is no PostgreSQL, or it does not start.
     pub fn start() -> Option<Self> {
+        Self::start_with("")
+    }
+
+    /// Starts a server likewise, with further lines of its configuration: for what measures and does not test.
+    ///
+    /// # Panics
+    /// As [`Server::start`].
+    pub fn start_with(settings: &str) -> Option<Self> {
         if is_skipped() {
             return None;
         }
@@ -161,6 +172,7 @@ impl Server {
         }
         let data = folder.path().join("data");
         run(Command::new("cp").args(["-a", "--reflink=auto"]).arg(template(&bin)).arg(&data));
+        configure(&data, settings);
         let mut server = Self { bin, folder, port: 0, supervisor: None, databases: AtomicU32::new(0) };
         server.start_again();
         Some(server)

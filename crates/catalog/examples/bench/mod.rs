@@ -39,7 +39,8 @@ pub fn for_each(
         for url in urls {
             let server = match url.as_str() {
                 "postgres" => {
-                    Some(percale_testkit::postgres::Server::start().ok_or("PostgreSQL is skipped")?)
+                    let server = percale_testkit::postgres::Server::start_with(&settings()?);
+                    Some(server.ok_or("PostgreSQL is skipped")?)
                 }
                 _ => None,
             };
@@ -49,6 +50,15 @@ pub fn for_each(
         }
         Ok(())
     })
+}
+
+/// Returns what a server that is measured has more than one of a test: a quarter of the memory, as its manual advises
+/// (<https://www.postgresql.org/docs/current/runtime-config-resource.html>), and checkpoints that are not made all the time.
+fn settings() -> Result<String, Failed> {
+    let memory = std::fs::read_to_string("/proc/meminfo")?;
+    let total = memory.split_whitespace().nth(1).ok_or("/proc/meminfo says nothing")?;
+    let quarter = total.parse::<u64>()? / 4;
+    Ok(format!("shared_buffers = {quarter}kB\nmax_wal_size = 16GB\n"))
 }
 
 impl Bench {

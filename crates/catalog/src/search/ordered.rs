@@ -4,8 +4,8 @@
 use percale_core::attribute::AttributeName;
 use percale_core::query::{Comparison, Condition, Field, Literal, Test};
 
-use super::Searched;
 use super::sql::{BY_NUMBER, BY_WORD, Builder, Filters, Members, both};
+use super::{Looked, Searched};
 use crate::engine::{Sql, Tx};
 use crate::error::Result;
 use crate::rows::attribute::{fold, kind, order_of};
@@ -48,24 +48,23 @@ impl Filters {
 }
 
 impl Searched<'_> {
-    /// Looks at the next entries that have a value, with ids up to `end`, and finds at most `limit` of them. Tells whether these were all.
+    /// Looks at the next entries that have a value, with ids up to `end`: at `limit` of them, or, where some may not be found, at more.
     pub(super) async fn next_equal<T: Tx>(
-        &mut self,
+        &self,
         tx: &T,
         (at, name, value): (usize, &AttributeName, &Literal),
+        (after, together): (u64, usize),
         limit: usize,
         end: u64,
-    ) -> Result<bool> {
+    ) -> Result<Looked> {
         let sp = self.space.row.sp;
         let is_sure = self.filters.is_one_in(&self.space.row.space.name) && self.space.is_whole;
-        if !is_sure {
-            self.together = (self.together * 2).max(limit * 2).min(TOGETHER);
-        }
-        let most = if is_sure { limit } else { self.together.max(limit) };
+        let together = if is_sure { 0 } else { (together * 2).max(limit * 2).min(TOGETHER) };
+        let most = together.max(limit);
         let (mut ids, mut upto): (Vec<u64>, u64) = (Vec::new(), end);
         for stored in Stored::all(value) {
             let mut builder = self.builder();
-            let sql = builder.equal(sp, self.after, name, &stored, most);
+            let sql = builder.equal(sp, after, name, &stored, most);
             let rows = tx.query(&sql, builder.params).await?;
             let is_cut = rows.len() == most;
             for mut row in rows {
@@ -85,14 +84,7 @@ impl Searched<'_> {
             let sql = builder.among(sp, ids, self.filters, at)?;
             rows = entry::found(tx, &sql, builder.params).await?;
         }
-        self.after = upto;
-        let room = self.found.len() + limit;
-        self.take(tx, rows).await?;
-        if self.found.len() > room {
-            self.found.truncate(room);
-            self.after = self.found.last().map_or(upto, |last| last.entry.id.0);
-        }
-        Ok(self.after >= end)
+        Ok(Looked { rows, after: upto, together, is_last: upto >= end })
     }
 }
 

@@ -167,7 +167,7 @@ impl Query for Fetch {
             let mut builder = searched.builder();
             let sql = builder.all(space.row.sp, &Members::Ids(wanted))?;
             let rows = entry::found(tx, &sql, builder.params).await?;
-            searched.take(tx, rows).await?;
+            searched.found = searched.readable(tx, rows).await?;
             if !searched.tell(tx, attributes, &mut room).await? {
                 let why = format!("their attributes have more than {} MiB; ask for fewer", MAX_TOLD >> 20);
                 return Err(Error::invalid(why));

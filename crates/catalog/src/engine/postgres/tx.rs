@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::error::Error as _;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use deadpool_postgres::{Object, Pool, PoolError};
 use futures::TryStreamExt as _;
@@ -34,6 +35,8 @@ pub(crate) struct PostgresTx {
     pool: Pool,
     now: AtomicI64,
     is_open: bool,
+    /// The last statement that was made for a question: the next part of an answer has the same.
+    made: Mutex<Option<(String, Statement)>>,
 }
 
 impl Drop for PostgresTx {
@@ -51,7 +54,8 @@ impl PostgresTx {
     /// Takes a connection.
     pub async fn connect(pool: &Pool) -> Result<Self> {
         let client = pool.get().await.map_err(convert_pool)?;
-        Ok(Self { client: Some(client), pool: pool.clone(), now: AtomicI64::new(0), is_open: false })
+        let (pool, now) = (pool.clone(), AtomicI64::new(0));
+        Ok(Self { client: Some(client), pool, now, is_open: false, made: Mutex::default() })
     }
 
     fn client(&self) -> &Object {
@@ -110,6 +114,18 @@ impl PostgresTx {
         let wrong = |error| convert(text, error);
         let stream = self.client().query_raw(statement, params).await.map_err(wrong)?;
         stream.map_err(wrong).and_then(|row| ready(decode(&row))).try_collect().await
+    }
+
+    /// Of statements that are made for a question there is no end, so no more than one of them is kept.
+    async fn prepare_made(&self, text: &str) -> Result<Statement> {
+        let kept = self.made.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some((_, statement)) = kept.filter(|(made, _)| made == text) {
+            return Ok(statement);
+        }
+        let statement = self.client().prepare(text).await.map_err(|error| convert(text, error))?;
+        let made = (text.to_owned(), statement.clone());
+        *self.made.lock().unwrap_or_else(PoisonError::into_inner) = Some(made);
+        Ok(statement)
     }
 
     async fn prepare_text(&self, text: &str) -> Result<Statement> {
@@ -179,8 +195,7 @@ impl Tx for PostgresTx {
     async fn query(&self, sql: &Sql, params: Vec<Value>) -> Result<Vec<Row>> {
         let statement = match &sql.postgres {
             Cow::Borrowed(text) => self.prepare_text(text).await?,
-            // Of statements that are made for a question there is no end, so they are not kept.
-            Cow::Owned(text) => self.client().prepare(text).await.map_err(|error| convert(text, error))?,
+            Cow::Owned(text) => self.prepare_made(text).await?,
         };
         let params: Vec<Param<'_>> = params.iter().map(Param).collect();
         self.rows(&sql.postgres, &statement, params).await
