@@ -2,21 +2,21 @@
 //!
 //! Spaces are searched one after the other, in the order of their ids, and the entries of each in the order of theirs; where a page
 //! ends is a space and an entry. A statement looks at no more than a window of entries, at the few that one attribute leads to, or
-//! at the next of those that have one value ([`ordered`]), so that none runs for long, whatever is asked. Grants are applied to each entry as it is found, before anything of it is told.
+//! at the next of those that have one value ([`ordered`]), so that none runs for long, whatever is asked. A word inside texts leads to
+//! these texts first ([`texts`]). Grants are applied to each entry as it is found, before anything of it is told.
 
 mod builtin;
 mod explain;
 mod mismatch;
 mod ordered;
 mod parts;
+mod place;
 mod sort;
 mod sql;
 mod summary;
 mod texts;
 
 use std::collections::{HashMap, HashSet};
-use std::fmt;
-use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 use percale_core::access::{Caller, Permission, Subject, decide};
@@ -26,6 +26,7 @@ use percale_core::query::{Condition, Field, Test};
 use percale_core::{ObjectPath, Timestamp};
 use uuid::Uuid;
 
+use self::place::{Lead, Place, nowhere};
 use self::sql::{Builder, Filters, Holders, split};
 use self::texts::Texts;
 use crate::attribute::gather;
@@ -176,63 +177,6 @@ impl Query for Search {
         }
         Ok(FoundPage { page: Page { items: found, next: None, position: None }, homes, mismatches })
     }
-}
-
-/// Where to go on.
-struct Place {
-    space: SpaceId,
-    /// Behind which entry.
-    after: u64,
-    lead: Lead,
-}
-
-/// How a space is searched.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Lead {
-    /// By the filter that leads to the fewest entries, if they are not more than this.
-    Open(usize),
-    /// By this filter.
-    By(usize),
-    /// By none: all entries are gone through.
-    None {
-        /// Whether that is not thought over any more.
-        is_final: bool,
-    },
-}
-
-impl fmt::Display for Place {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { space, after, lead } = self;
-        match lead {
-            Lead::By(driver) => write!(f, "{space}/{after}/{driver}"),
-            Lead::None { is_final: false } => write!(f, "{space}/{after}/-"),
-            Lead::None { is_final: true } => write!(f, "{space}/{after}/!"),
-            Lead::Open(_) => write!(f, "{space}/{after}/?"),
-        }
-    }
-}
-
-impl FromStr for Place {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Self> {
-        let read = || {
-            let mut parts = text.split('/');
-            let (space, after) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
-            let lead = match parts.next()? {
-                "-" => Lead::None { is_final: false },
-                "!" => Lead::None { is_final: true },
-                "?" => Lead::Open(MANY),
-                driver => Lead::By(driver.parse().ok()?),
-            };
-            Some(Self { space, after, lead })
-        };
-        read().ok_or_else(nowhere)
-    }
-}
-
-fn nowhere() -> Error {
-    Error::invalid("it cannot be gone on from there")
 }
 
 /// Returns the spaces of which the caller may read anything, by their ids.
@@ -408,18 +352,23 @@ impl<'s> Searched<'s> {
         until: Instant,
     ) -> Result<bool> {
         let end = follow::next_id(tx, self.space.row.sp).await?;
-        let mut ahead = None;
+        // What is gathered for the first of them is gathered for all.
+        let gathers = driver.is_some_and(|at| self.filters.equal(at).is_none());
+        let together = if gathers { limit } else { TOGETHER };
+        let mut ahead: Option<Looked> = None;
         loop {
-            if self.found.len() >= limit || Instant::now() >= until {
+            if ahead.is_none() && (self.found.len() >= limit || Instant::now() >= until) {
                 return Ok(false);
             }
-            let most = (limit - self.found.len()).min(TOGETHER);
             let looked = match ahead.take() {
                 Some(looked) => looked,
-                None => self.look(tx, driver, (self.after, 0), most, end).await?,
+                None => {
+                    let most = (limit - self.found.len()).min(together);
+                    self.look(tx, driver, (self.after, 0), most, end).await?
+                }
             };
-            // The database looks at the next ones while these are taken.
-            let room = limit.saturating_sub(self.found.len() + looked.rows.len()).min(TOGETHER);
+            // The database looks at the next ones while these are made ready.
+            let room = limit.saturating_sub(self.found.len() + looked.rows.len()).min(together);
             let place = (looked.after, looked.together);
             let next = async {
                 match !looked.is_last && room > 0 && Instant::now() < until {
