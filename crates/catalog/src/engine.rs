@@ -45,6 +45,9 @@ impl Sql {
 
 /// A transaction, or a connection that is only read from.
 pub(crate) trait Tx: Send + Sync {
+    /// Whether rows are looked up one by one sooner than many more are gone through to find them.
+    const LOOKS_UP_FAST: bool;
+
     /// Runs a statement once and returns its rows.
     fn query(&self, sql: &Sql, params: Vec<Value>) -> impl Future<Output = Result<Vec<Row>>> + Send;
 

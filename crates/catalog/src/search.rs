@@ -15,6 +15,7 @@ mod sort;
 mod sql;
 mod summary;
 mod texts;
+mod windows;
 
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
@@ -39,8 +40,6 @@ use crate::rows::entry::{self, EntryRow};
 use crate::rows::site::SpaceRow;
 use crate::rows::{Lock, attribute, follow, grant, peer, site, tally};
 
-/// Entry ids that one statement looks at, where no attribute leads to few of them.
-const WINDOW: u64 = 50_000;
 /// Entries that are found together, while those before are made ready to be answered.
 const TOGETHER: usize = 2500;
 /// Entry ids that are looked at one by one for what is written anywhere, before it is looked up in which texts it is: of what is in most
@@ -301,7 +300,7 @@ struct Looked {
     rows: Vec<EntryRow>,
     /// Up to which entry.
     after: u64,
-    /// How many that was, if not all of them may be found.
+    /// How many to look at together next, if that is not as many as are to be found.
     together: usize,
     /// Whether there is nothing behind it.
     is_last: bool,
@@ -318,6 +317,8 @@ struct Searched<'s> {
     begin: u64,
     /// Up to which entry it was searched.
     after: u64,
+    /// Whether all attributes of a window are gone through.
+    goes_through: bool,
     found: Vec<Found>,
 }
 
@@ -329,7 +330,17 @@ impl<'s> Searched<'s> {
         (holders, texts): (&'s Holders, &'s Texts),
         after: u64,
     ) -> Self {
-        Self { caller, space, filters, holders, texts, begin: after, after, found: Vec::new() }
+        Self {
+            caller,
+            space,
+            filters,
+            holders,
+            texts,
+            begin: after,
+            after,
+            goes_through: false,
+            found: Vec::new(),
+        }
     }
 
     fn builder(&self) -> Builder<'s> {
@@ -355,6 +366,7 @@ impl<'s> Searched<'s> {
         // What is gathered for the first of them is gathered for all.
         let gathers = driver.is_some_and(|at| self.filters.equal(at).is_none());
         let together = if gathers { limit } else { TOGETHER };
+        self.goes_through = driver.is_none() && self.have_few_attributes(tx, limit).await?;
         let mut ahead: Option<Looked> = None;
         loop {
             if ahead.is_none() && (self.found.len() >= limit || Instant::now() >= until) {
@@ -401,8 +413,8 @@ impl<'s> Searched<'s> {
         Ok(is_last)
     }
 
-    /// Looks at what comes next behind an entry, and behind as many as were looked at together then, without asking whether the caller may
-    /// read it.
+    /// Looks at what comes next behind an entry, without asking whether the caller may read it. `together` is what was said when that entry
+    /// was looked at, or nothing.
     async fn look<T: Tx>(
         &self,
         tx: &T,
@@ -415,20 +427,13 @@ impl<'s> Searched<'s> {
         if let Some(equal) = driver.and_then(|at| self.filters.equal(at)) {
             return self.next_equal(tx, equal, (after, together), limit, end).await;
         }
-        let window = after.saturating_add(WINDOW).min(end);
+        let Some(driver) = driver else { return self.next_window(tx, (after, together), limit, end).await };
         let mut builder = self.builder();
-        let sql = match driver {
-            Some(at) => builder.by_attribute(sp, after, self.filters, at, limit)?,
-            None => builder.by_entry(sp, (after, window), self.filters, limit)?,
-        };
+        let sql = builder.by_attribute(sp, after, self.filters, driver, limit)?;
         let rows = entry::found(tx, &sql, builder.params).await?;
         let is_full = rows.len() == limit;
-        let after = match rows.last() {
-            Some(last) if is_full => last.id,
-            _ if driver.is_some() => end,
-            _ => window,
-        };
-        Ok(Looked { rows, after, together: 0, is_last: !is_full && after >= end })
+        let after = rows.last().filter(|_| is_full).map_or(end, |last| last.id);
+        Ok(Looked { rows, after, together: 0, is_last: !is_full })
     }
 
     /// Returns the filter that leads to the fewest entries, if they are no more than `most` and a part of all, and to how many.

@@ -59,7 +59,7 @@ impl Searched<'_> {
     ) -> Result<Looked> {
         let sp = self.space.row.sp;
         let is_sure = self.filters.is_one_in(&self.space.row.space.name) && self.space.is_whole;
-        let together = if is_sure { 0 } else { (together * 2).max(limit * 2).min(TOGETHER) };
+        let together = if is_sure { 0 } else { together.max(limit * 2).min(TOGETHER) };
         let most = together.max(limit);
         let (mut ids, mut upto): (Vec<u64>, u64) = (Vec::new(), end);
         for stored in Stored::all(value) {
@@ -84,7 +84,7 @@ impl Searched<'_> {
             let sql = builder.among(sp, ids, self.filters, at)?;
             rows = entry::found(tx, &sql, builder.params).await?;
         }
-        Ok(Looked { rows, after: upto, together, is_last: upto >= end })
+        Ok(Looked { rows, after: upto, together: together * 2, is_last: upto >= end })
     }
 }
 

@@ -8,7 +8,8 @@ use percale_core::query::{Condition, Field};
 
 use super::sql::{Members, split};
 use super::texts::Texts;
-use super::{FEW, Searched, WINDOW, check_fields, check_names, holders, homes, visible};
+use super::windows::WINDOW;
+use super::{FEW, Searched, check_fields, check_names, holders, homes, visible};
 use crate::engine::{Query, Tx};
 use crate::error::Result;
 use crate::model::MAX_LIST;

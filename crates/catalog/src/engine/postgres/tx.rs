@@ -192,6 +192,8 @@ fn decode(row: &PgRow) -> Result<Row> {
 }
 
 impl Tx for PostgresTx {
+    const LOOKS_UP_FAST: bool = false;
+
     async fn query(&self, sql: &Sql, params: Vec<Value>) -> Result<Vec<Row>> {
         let statement = match &sql.postgres {
             Cow::Borrowed(text) => self.prepare_text(text).await?,

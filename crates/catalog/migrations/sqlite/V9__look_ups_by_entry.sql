@@ -1,0 +1,1 @@
+-- Only PostgreSQL has to be told which index to take.
