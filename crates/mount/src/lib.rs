@@ -31,6 +31,7 @@ mod fs;
 mod log;
 mod names;
 mod object;
+mod pattern;
 mod remote;
 mod requests;
 mod session;

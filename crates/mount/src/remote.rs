@@ -21,12 +21,8 @@ use tokio::runtime::Handle as Runtime;
 use tokio::sync::{OnceCell, watch};
 
 use crate::error::errno;
+use crate::pattern::{Ahead, Pattern, RUN};
 
-/// Groups that one request of a reader in order asks for. With eight on their way at once over 1.2 Gbit/s each takes a second, so that
-/// a round trip of 50 ms between two of them costs little.
-const RUN: u64 = 16;
-/// How far a reader in order is read ahead of, at most, in groups: what fills 1 Gbit/s at a round trip of a second.
-const AHEAD: u64 = 128;
 /// Groups in memory, of all files.
 const MEMORY: u64 = 256 << 20;
 /// How often a group is asked for before a program is told that it cannot be read.
@@ -78,14 +74,6 @@ pub struct RemoteFile {
     reader: Mutex<Pattern>,
 }
 
-/// How a program reads.
-#[derive(Debug, Default)]
-struct Pattern {
-    next: u64,
-    /// How far ahead, in groups.
-    ahead: u64,
-}
-
 impl Remote {
     /// Makes it; groups are kept in a directory, as many bytes as that.
     pub fn new(client: Client, runtime: Runtime, kept: Option<(PathBuf, u64)>) -> Self {
@@ -117,12 +105,13 @@ impl Remote {
         if offset >= end {
             return Ok(Bytes::new());
         }
-        let ahead = file.pattern(offset, end);
+        let Ahead { following, pieces } = file.reader().learn(offset, end, file.content.size);
         let mut read = BytesMut::new();
         let mut at = offset;
         while at < end {
             let group = at / GROUP_SIZE;
-            self.fetch_ahead(file, group, ahead);
+            self.fetch_ahead(file, group, following);
+            pieces.iter().for_each(|(first, count)| self.fetch_ahead(file, *first, *count));
             let bytes = self.group(file, group).await?;
             let from = at - group * GROUP_SIZE;
             let to = (end - group * GROUP_SIZE).min(bytes.len() as u64);
@@ -169,9 +158,11 @@ impl Remote {
 
     fn fetch_ahead(self: &Arc<Self>, file: &Arc<RemoteFile>, group: u64, ahead: u64) {
         let last = group_count(ByteCount(file.content.size));
+        let end = (group + ahead).min(last);
         let mut at = group;
-        while at < (group + ahead).min(last) {
-            let run = RUN.min(last - at);
+        while at < end {
+            // Who reads on gets whole runs, who reads pieces no more than those.
+            let run = if ahead < RUN { end - at } else { RUN.min(last - at) };
             let is_known =
                 |group| self.memory.get(&file.id(group)).is_some() || file.loading().contains_key(&group);
             match is_known(at) {
@@ -216,11 +207,10 @@ impl Remote {
         count: u64,
         came: &watch::Sender<()>,
     ) -> Result<(), Errno> {
-        let tree = self.tree(file).await?;
         let mut missing = first;
         let end = first + count;
         while missing < end {
-            let Some(bytes) = self.read_disk(file, tree, missing).await else { break };
+            let Some(bytes) = self.read_disk(file, missing).await? else { break };
             self.memory.insert(file.id(missing), bytes);
             missing += 1;
             let _ = came.send(());
@@ -232,10 +222,11 @@ impl Remote {
         let range =
             ByteRange::new(missing * GROUP_SIZE, group_range(size, end - 1).end()).ok_or(Errno::EIO)?;
         let mut reader = self.client.read_version(file.space, &file.path, &file.content, range);
+        // The tree comes beside the bytes.
+        let first = async { reader.next().await.map_err(|error| unread(file, &error)) };
+        let (tree, mut next) = tokio::try_join!(self.tree(file), first)?;
         let mut at = missing;
-        loop {
-            let bytes = reader.next().await.map_err(|error| unread(file, &error))?;
-            let Some(bytes) = bytes else { return Ok(()) };
+        while let Some(bytes) = next {
             let verified = verify(tree, at, bytes).await;
             let bytes = verified.ok_or_else(|| {
                 tracing::error!(path = %file.path, group = at, "wrong bytes came; they are not served");
@@ -246,7 +237,9 @@ impl Remote {
             let _ = came.send(());
             self.write_disk(file, at, bytes);
             at += 1;
+            next = reader.next().await.map_err(|error| unread(file, &error))?;
         }
+        Ok(())
     }
 
     async fn tree<'a>(&self, file: &'a RemoteFile) -> Result<Option<&'a HashTree>, Errno> {
@@ -265,17 +258,18 @@ impl Remote {
     }
 
     /// Returns a group that is on disk, if it is right.
-    async fn read_disk(&self, file: &RemoteFile, tree: Option<&HashTree>, group: u64) -> Option<Bytes> {
+    async fn read_disk(&self, file: &RemoteFile, group: u64) -> Result<Option<Bytes>, Errno> {
         // What nobody has hashed cannot be told from something else.
-        let (disk, root, tree) = (self.disk.clone()?, file.content.root?, tree?);
+        let (Some(disk), Some(root)) = (self.disk.clone(), file.content.root) else { return Ok(None) };
         let path = disk.path(root, group);
         let read = tokio::task::spawn_blocking(move || std::fs::read(path)).await;
-        let bytes = Bytes::from(read.ok()?.ok()?);
-        let right = verify(Some(tree), group, bytes).await;
+        let Ok(Ok(bytes)) = read else { return Ok(None) };
+        let Some(tree) = self.tree(file).await? else { return Ok(None) };
+        let right = verify(Some(tree), group, bytes.into()).await;
         if right.is_none() {
             tracing::warn!(path = %file.path, group, "a group in the cache is damaged; it is fetched again");
         }
-        right
+        Ok(right)
     }
 
     fn write_disk(&self, file: &RemoteFile, group: u64, bytes: Bytes) {
@@ -314,24 +308,12 @@ impl RemoteFile {
         self.loading.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn id(&self, group: u64) -> GroupId {
-        GroupId { space: self.space, version: self.content.version, group }
+    fn reader(&self) -> MutexGuard<'_, Pattern> {
+        self.reader.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Learns from a read, and returns how many groups are worth fetching, from the one that is read on.
-    fn pattern(&self, offset: u64, end: u64) -> u64 {
-        let mut reader = self.reader.lock().unwrap_or_else(PoisonError::into_inner);
-        // Reads of several threads come a little out of order.
-        let is_near = offset <= reader.next + GROUP_SIZE && offset + 4 * GROUP_SIZE >= reader.next;
-        reader.ahead = match is_near {
-            true => (reader.ahead * 2).clamp(RUN, AHEAD),
-            false => 1,
-        };
-        reader.next = match is_near {
-            true => reader.next.max(end),
-            false => end,
-        };
-        reader.ahead
+    fn id(&self, group: u64) -> GroupId {
+        GroupId { space: self.space, version: self.content.version, group }
     }
 }
 

@@ -138,6 +138,41 @@ fn a_damaged_cache_is_fetched_again() {
     assert_eq!(fs::read(mount.path("file")).unwrap(), bytes);
 }
 
+#[test]
+fn pieces_at_equal_distances_come_before_they_are_read() {
+    const MIB: u64 = 1 << 20;
+    if !can_mount() {
+        return;
+    }
+    let (sites, folders) = (sites(), [(); 2].map(|()| tempfile::tempdir().unwrap()));
+    let bytes: Vec<u8> = (0..60 * MIB as u32).map(|at| (at / 3) as u8).collect();
+    let local = folders[0].path().join("local");
+    fs::write(&local, &bytes).unwrap();
+    run(&sites[0], &["put", local.to_str().unwrap(), "percale:/lab/file"]);
+    let cache = folders[1].path().join("state/cache");
+    let mount = Mounted::start(&sites[1], folders[1].path(), &[]);
+    soon("the file", || mount.path("file").exists());
+    let file = fs::File::open(mount.path("file")).unwrap();
+    let read = |at: u64| {
+        let mut piece = vec![0; 4096];
+        file.read_exact_at(&mut piece, at).unwrap();
+        assert!(bytes[at as usize..].starts_with(&piece), "at {at}");
+    };
+    (0..4).for_each(|n| read((3 + 7 * n) * MIB));
+    let groups = || {
+        let mut groups: Vec<u64> = files_below(&cache)
+            .iter()
+            .filter_map(|path| path.file_name().unwrap().to_str().unwrap().parse().ok())
+            .collect();
+        groups.sort_unstable();
+        groups
+    };
+    soon("three more", || groups() == [3, 10, 17, 24, 31, 38, 45]);
+    (0..8).rev().for_each(|n| read((1 + 7 * n) * MIB + 77));
+    drop(file);
+    assert_eq!(fs::read(mount.path("file")).unwrap(), bytes);
+}
+
 fn files_below(directory: &Path) -> Vec<std::path::PathBuf> {
     let Ok(entries) = fs::read_dir(directory) else { return Vec::new() };
     let paths = entries.flatten().map(|entry| entry.path());
