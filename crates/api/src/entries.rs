@@ -4,7 +4,7 @@ use percale_core::digest::Digest;
 use percale_core::ids::{EntryId, StoreId, VersionId};
 use percale_core::state::ReplicaState;
 use percale_core::tree::RootHash;
-use percale_core::{FileMode, ObjectPath, Timestamp};
+use percale_core::{FileMode, LinkTarget, ObjectPath, Timestamp};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -16,6 +16,8 @@ pub enum Kind {
     Collection,
     /// A file.
     Object,
+    /// A symbolic link.
+    Link,
 }
 
 impl Kind {
@@ -24,11 +26,12 @@ impl Kind {
         match self {
             Self::Collection => "collection",
             Self::Object => "object",
+            Self::Link => "link",
         }
     }
 }
 
-/// A collection or object.
+/// A collection, object or link.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Entry {
     /// Its path.
@@ -48,6 +51,10 @@ pub struct Entry {
     /// The current content; objects only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content: Option<Content>,
+    /// Where it leads, as it was written; links only. What is relative is followed from the collection that holds the link.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, example = "../runs/42")]
+    pub target: Option<LinkTarget>,
     /// The copies of the current version; only where asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replicas: Option<Vec<Replica>>,
@@ -112,6 +119,15 @@ pub struct Attributes {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, example = "0644")]
     pub mode: Option<FileMode>,
+}
+
+/// Makes a link.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewLink {
+    /// Where it leads, kept as it is: 1 to 4095 bytes.
+    #[schema(value_type = String, min_length = 1, max_length = 4095, example = "../runs/42")]
+    pub target: LinkTarget,
 }
 
 /// Moves an entry.

@@ -2,7 +2,7 @@
 
 use percale_core::ids::{EntryId, Fence, LeaseId, StoreId, VersionId};
 use percale_core::tree::RootHash;
-use percale_core::{FileMode, ObjectPath, Timestamp};
+use percale_core::{FileMode, LinkTarget, ObjectPath, Timestamp};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -133,6 +133,15 @@ pub enum MountChange {
         #[schema(value_type = String)]
         path: ObjectPath,
     },
+    /// A symbolic link is made; what is there already is `already_exists`, unless it is the same link.
+    MakeLink {
+        /// Where.
+        #[schema(value_type = String)]
+        path: ObjectPath,
+        /// Where it leads.
+        #[schema(value_type = String)]
+        target: LinkTarget,
+    },
     /// An entry gets another path in its space.
     Move {
         /// Its path.
@@ -145,7 +154,7 @@ pub enum MountChange {
         #[serde(default)]
         overwrite: bool,
     },
-    /// An object, or a collection with nothing in it, is removed.
+    /// An object, a link, or a collection with nothing in it, is removed.
     Remove {
         /// Its path.
         #[schema(value_type = String)]
@@ -162,6 +171,7 @@ impl MountChange {
             | Self::Written { path, .. }
             | Self::SetAttributes { path, .. }
             | Self::MakeCollection { path }
+            | Self::MakeLink { path, .. }
             | Self::Remove { path } => path,
             Self::Move { from, .. } => from,
         }

@@ -354,6 +354,10 @@ pub struct Published {
 /// What became of one item: a value, or a problem.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "what is done is small only for some, and lists of outcomes are short-lived"
+)]
 pub enum Outcome<T> {
     /// It was done.
     Done(T),

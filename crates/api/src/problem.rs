@@ -1,6 +1,6 @@
 //! Errors on the wire: RFC 9457 problem details.
 
-use percale_core::ErrorCode;
+use percale_core::{ErrorCode, ObjectPath};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -28,6 +28,10 @@ pub struct Problem {
     /// The path it is about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
+    /// Where that path leads, for `is_link`, if that is a path of the fabric.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub leads_to: Option<ObjectPath>,
     /// The site that met it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub site: Option<String>,
@@ -51,6 +55,7 @@ impl Problem {
             retryable: code.is_retryable(),
             hint: code.remedy().to_owned(),
             path: None,
+            leads_to: None,
             site: None,
             trace_id: None,
         }

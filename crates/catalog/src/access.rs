@@ -1,7 +1,7 @@
 //! Reading with the grants applied: a path is resolved and decided on in one statement.
 
 use percale_core::access::{Caller, Permission, Subject, decide};
-use percale_core::{ObjectPath, Position};
+use percale_core::{LinkTarget, ObjectPath, Position};
 
 use crate::batch::no_space;
 use crate::engine::Tx;
@@ -26,7 +26,7 @@ impl Resolved {
     pub fn target(&self, path: &ObjectPath) -> Result<&EntryRow> {
         match self.chain.last() {
             Some(last) if self.missing == 0 => Ok(last),
-            Some(last) if !last.is_collection() => Err(through_object(path)),
+            Some(last) if !last.is_collection() => Err(through(path, last, self.missing)),
             _ => Err(Error::new(ErrorKind::NotFound, missing(path))),
         }
     }
@@ -50,9 +50,31 @@ impl Resolved {
     }
 }
 
-/// The error for a path that goes through an object.
-pub(crate) fn through_object(path: &ObjectPath) -> Error {
-    Error::new(ErrorKind::NotACollection, format!("a part of {path} before its end is an object"))
+/// The error for a path of which so many names are behind an entry that is no collection.
+pub(crate) fn through(path: &ObjectPath, entry: &EntryRow, behind: usize) -> Error {
+    match &entry.target {
+        Some(target) => is_link(path, target, behind),
+        None => {
+            Error::new(ErrorKind::NotACollection, format!("a part of {path} before its end is an object"))
+        }
+    }
+}
+
+/// The error for a link that has so many names of a path behind it.
+pub(crate) fn is_link(path: &ObjectPath, target: &LinkTarget, behind: usize) -> Error {
+    let link = (0..behind).try_fold(path.clone(), |link, _| link.parent()).unwrap_or_else(ObjectPath::root);
+    let rest = path.components().skip(link.components().count());
+    let to = target.follow(&link, rest);
+    let what = if behind == 0 {
+        format!("{path} is a link")
+    } else {
+        format!("{link} on the way to {path} is a link")
+    };
+    let message = match &to {
+        Some(to) => format!("{what}, and leads to {to}"),
+        None => format!("{what} to '{target}', which is no path of the fabric"),
+    };
+    Error::new(ErrorKind::IsLink { to }, message)
 }
 
 /// Resolves a path without deciding. Returns nothing if the space does not exist.

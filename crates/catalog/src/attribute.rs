@@ -7,7 +7,7 @@ use percale_core::attribute::{
 use percale_core::ids::{EntryId, SpaceId};
 use percale_core::{ObjectPath, Position};
 
-use crate::access::enter;
+use crate::access::{enter, is_link};
 use crate::batch::{Batch, IdCache, Mark, PathLock, Walk, Wants, Written};
 use crate::catalog::Catalog;
 use crate::engine::{Change, Query, Tx};
@@ -182,6 +182,9 @@ impl Change for Set {
         let needed = if rules.is_empty() { Permission::Write } else { Permission::Manage };
         let walk = batch.enter(caller, needed, path, PathLock::CHANGE).await?;
         let target = walk.existing(path)?;
+        if let Some(leads_to) = &target.target {
+            return Err(is_link(path, leads_to, 0));
+        }
         if !rules.is_empty() && !target.is_collection() {
             return Err(Error::invalid(format!(
                 "{path} is an object; names that begin with '{RULES}' are rules of collections"

@@ -16,7 +16,7 @@ use percale_core::{ObjectPath, Position, Timestamp};
 
 pub(crate) use load::{PathLock, Wants};
 
-use crate::access::through_object;
+use crate::access::through;
 use crate::engine::Tx;
 use crate::error::{Error, ErrorKind, Fault, Result, missing};
 use crate::model::{IntentId, Lease, SpaceState};
@@ -107,11 +107,11 @@ impl Walk {
     /// Returns what is at the path, which is `path`.
     ///
     /// # Errors
-    /// `NotFound`; `NotACollection` if the path leads through an object.
+    /// `NotFound`; `NotACollection` or `IsLink` if the path leads through an object or a link.
     pub fn existing(&self, path: &ObjectPath) -> Result<Arc<EntryRow>> {
         match self.target() {
             Some(target) => Ok(target.clone()),
-            None if !self.last()?.is_collection() => Err(through_object(path)),
+            None if !self.last()?.is_collection() => Err(through(path, self.last()?, self.missing.len())),
             None => Err(Error::new(ErrorKind::NotFound, missing(path))),
         }
     }

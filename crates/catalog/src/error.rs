@@ -3,9 +3,9 @@
 use std::fmt;
 use std::sync::Arc;
 
-use percale_core::ErrorCode;
 use percale_core::access::Denied;
 use percale_core::ids::{SiteId, VersionId};
+use percale_core::{ErrorCode, ObjectPath};
 
 /// What the catalog's functions return.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -29,6 +29,11 @@ pub enum ErrorKind {
     IsCollection,
     /// An object where a collection is needed.
     NotACollection,
+    /// A link on the way, or where what it leads to is needed.
+    IsLink {
+        /// Where the path leads by it, if that is a path of the fabric.
+        to: Option<ObjectPath>,
+    },
     /// Somebody else changed it first.
     Conflict {
         /// The version that is current now, if an object is there.
@@ -183,6 +188,7 @@ impl Error {
             ErrorKind::NotEmpty => ErrorCode::NotEmpty,
             ErrorKind::IsCollection => ErrorCode::IsCollection,
             ErrorKind::NotACollection => ErrorCode::NotACollection,
+            ErrorKind::IsLink { .. } => ErrorCode::IsLink,
             ErrorKind::Conflict { .. } => ErrorCode::Conflict,
             ErrorKind::PreconditionFailed { .. } => ErrorCode::PreconditionFailed,
             ErrorKind::Denied(Denied::NotSignedIn { .. }) => ErrorCode::Unauthenticated,
@@ -243,6 +249,6 @@ impl From<Denied> for Error {
 }
 
 /// The words for a path where nothing is, or nothing that the caller may know of.
-pub(crate) fn missing(path: &percale_core::ObjectPath) -> String {
+pub(crate) fn missing(path: &ObjectPath) -> String {
     format!("nothing at {path}, or you may not read it")
 }

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use percale_core::ObjectPath;
 use percale_core::access::{Caller, Permission};
 
-use crate::access::enter;
+use crate::access::{enter, is_link};
 use crate::catalog::Catalog;
 use crate::engine::{Query, Tx};
 use crate::error::{Error, Result};
@@ -22,7 +22,7 @@ impl Catalog {
     /// - Recursively, a collection comes right before its contents.
     ///
     /// # Errors
-    /// As [`Catalog::stat`].
+    /// As [`Catalog::stat`], and `IsLink` for a link.
     pub async fn list(
         &self,
         caller: &Caller,
@@ -50,6 +50,9 @@ impl Query for List {
         let (sp, space) = (target.sp, resolved.space.space.id);
         let mut rows: Vec<(ObjectPath, EntryRow)> = Vec::new();
         let mut next = None;
+        if let Some(leads_to) = &target.target {
+            return Err(is_link(path, leads_to, 0));
+        }
         if !target.is_collection() {
             if options.after.is_none() {
                 rows.push((path.clone(), target.clone()));

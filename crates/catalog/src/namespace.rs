@@ -2,17 +2,17 @@
 
 use std::sync::Arc;
 
-use percale_core::ObjectPath;
 use percale_core::access::{Caller, Permission};
 use percale_core::ids::{EntryId, VersionId};
+use percale_core::{LinkTarget, ObjectPath};
 
-use crate::access::through_object;
+use crate::access::{is_link, through};
 use crate::batch::{Batch, Mark, PathLock, Walk, Wants, Written};
 use crate::catalog::Catalog;
 use crate::engine::{Change, Tx};
 use crate::error::{Error, ErrorKind, Result, missing};
 use crate::model::{Changed, Content, Entry, FileAttributes, RenameOptions};
-use crate::record::{ChangedItem, CreatedItem, Items, MovedItem, kind};
+use crate::record::{ChangedItem, CreatedItem, Items, LinkItem, MovedItem, kind};
 use crate::rows::Lock;
 use crate::rows::entry::{self, EntryRow};
 use crate::rows::publish::actor;
@@ -30,6 +30,19 @@ impl Catalog {
         parents: bool,
     ) -> Result<Changed> {
         self.change(Create { caller: caller.clone(), path: path.clone(), parents }).await
+    }
+
+    /// Makes a symbolic link. One that is there already and leads to the same place is no error. Nothing need be there.
+    ///
+    /// # Errors
+    /// `AlreadyExists`, `NotFound` if the collection above is missing, `NotACollection` if it is an object.
+    pub async fn create_link(
+        &self,
+        caller: &Caller,
+        path: &ObjectPath,
+        target: LinkTarget,
+    ) -> Result<Changed> {
+        self.change(CreateLink { caller: caller.clone(), path: path.clone(), target }).await
     }
 
     /// Renames within a space, atomically. Renaming something onto itself changes nothing.
@@ -62,6 +75,50 @@ impl Catalog {
         attributes: FileAttributes,
     ) -> Result<Changed> {
         self.change(SetAttributes { caller: caller.clone(), path: path.clone(), attributes }).await
+    }
+}
+
+struct CreateLink {
+    caller: Caller,
+    path: ObjectPath,
+    target: LinkTarget,
+}
+
+impl Change for CreateLink {
+    type Draft = Draft;
+    type Out = Changed;
+
+    fn want(&self, wants: &mut Wants) {
+        wants.path(&self.path, PathLock::ADD, &self.caller);
+    }
+
+    async fn run<T: Tx>(&self, batch: &mut Batch<'_, T>) -> Result<Draft> {
+        let Self { caller, path, target } = self;
+        let walk = batch.enter(caller, Permission::Write, path, PathLock::ADD).await?;
+        let (sp, space) = (walk.space.sp, walk.space.space.id);
+        if let Some(there) = walk.target() {
+            if there.target.as_ref() != Some(target) {
+                return Err(exists(path, there.version()));
+            }
+            return Ok(Draft { entry: there.to_entry(space), is_changed: false, mark: batch.no_record(sp) });
+        }
+        let (_, parent) = missing_collections(batch, path, &walk, 1).await?;
+        let (id, now) = (batch.next_id(sp).await?, batch.now());
+        let name = path.name().unwrap_or_default();
+        let entry = batch.add(EntryRow::link(sp, id, parent.id, name, target.clone(), now));
+        let item = LinkItem {
+            id: EntryId(id),
+            parent: EntryId(parent.id),
+            name: name.to_owned(),
+            target: target.clone(),
+            at: now,
+        };
+        let mark = batch.record(sp, &actor(caller), kind::LINKS_CREATED, &Items { items: vec![item] })?;
+        Ok(Draft { entry: entry.to_entry(space), is_changed: true, mark })
+    }
+
+    fn finish(self, draft: Draft, written: &Written) -> Changed {
+        finish(draft, written)
     }
 }
 
@@ -143,7 +200,7 @@ pub(crate) async fn make_parents<T: Tx>(
 ) -> Result<(Vec<CreatedItem>, Arc<EntryRow>)> {
     let last = walk.last()?;
     if !last.is_collection() {
-        return Err(through_object(path));
+        return Err(through(path, last, walk.missing.len()));
     }
     let make = walk.missing.len().saturating_sub(keep);
     if make == 0 {
@@ -177,8 +234,9 @@ async fn missing_collections<T: Tx>(
 
 /// Checks that only the last name of a path is missing.
 pub(crate) fn require_parent(path: &ObjectPath, walk: &Walk) -> Result<()> {
-    if !walk.last()?.is_collection() {
-        return Err(through_object(path));
+    let last = walk.last()?;
+    if !last.is_collection() {
+        return Err(through(path, last, walk.missing.len()));
     }
     if walk.missing.len() > 1 {
         let parent = path.parent().unwrap_or_else(ObjectPath::root);
@@ -290,6 +348,9 @@ impl Change for SetAttributes {
         let (sp, space) = (walk.space.sp, walk.space.space.id);
         let entry = walk.existing(path)?;
         let Some(old) = &entry.content else {
+            if let Some(target) = &entry.target {
+                return Err(is_link(path, target, 0));
+            }
             let message = format!("{path} is a collection, of which no times and permission bits are kept");
             return Err(Error::new(ErrorKind::IsCollection, message));
         };

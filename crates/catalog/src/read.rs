@@ -4,7 +4,7 @@ use percale_core::access::{Caller, Permission};
 use percale_core::ids::{EntryId, SpaceId, VersionId};
 use percale_core::{ObjectPath, Position};
 
-use crate::access::enter;
+use crate::access::{enter, is_link};
 use crate::batch::{Batch, IdCache, PathLock, Wants};
 use crate::catalog::Catalog;
 use crate::engine::{Query, Tx};
@@ -19,15 +19,27 @@ impl Catalog {
     /// Returns what is at a path.
     ///
     /// # Errors
-    /// `NotFound`, `NotACollection` if the path goes through an object, `Denied`.
+    /// `NotFound`, `NotACollection` or `IsLink` if the path goes through an object or a link, `Denied`.
     pub async fn stat(&self, caller: &Caller, path: &ObjectPath) -> Result<Entry> {
         self.ask(Stat { caller: caller.clone(), path: path.clone() }).await
+    }
+
+    /// The same, where a link will not do.
+    ///
+    /// # Errors
+    /// As [`Catalog::stat`], and `IsLink`.
+    pub async fn stat_no_link(&self, caller: &Caller, path: &ObjectPath) -> Result<Entry> {
+        let entry = self.stat(caller, path).await?;
+        match &entry.target {
+            Some(target) => Err(is_link(path, target, 0)),
+            None => Ok(entry),
+        }
     }
 
     /// Returns what is needed to read an object: its current version, or the given one if it is the object's.
     ///
     /// # Errors
-    /// As [`Catalog::stat`], and `IsCollection`.
+    /// As [`Catalog::stat`], `IsCollection`, and `IsLink` for a link.
     pub async fn open_object(
         &self,
         caller: &Caller,
@@ -74,8 +86,12 @@ fn no_version(path: &ObjectPath, version: VersionId) -> Error {
     Error::new(ErrorKind::NotFound, format!("{path} has no version {version}"))
 }
 
-fn is_collection(path: &ObjectPath) -> Error {
-    Error::new(ErrorKind::IsCollection, format!("cannot read {path}: it is a collection"))
+/// The error for an entry that is no object.
+fn no_object(path: &ObjectPath, entry: &EntryRow) -> Error {
+    match &entry.target {
+        Some(target) => is_link(path, target, 0),
+        None => Error::new(ErrorKind::IsCollection, format!("cannot read {path}: it is a collection")),
+    }
 }
 
 pub(crate) fn open_current(
@@ -84,7 +100,7 @@ pub(crate) fn open_current(
     position: Position,
     replicas: Vec<Replica>,
 ) -> Result<OpenVersion> {
-    let content = entry.content.clone().ok_or_else(|| is_collection(path))?;
+    let content = entry.content.clone().ok_or_else(|| no_object(path, entry))?;
     Ok(OpenVersion {
         path: path.clone(),
         space: position.space,
@@ -152,7 +168,7 @@ impl Query for OpenPath {
             attempt += 1;
             let resolved = enter(tx, caller, Permission::Read, path).await?;
             let target = resolved.target(path)?;
-            let current = target.version().ok_or_else(|| is_collection(path))?;
+            let current = target.version().ok_or_else(|| no_object(path, target))?;
             let (sp, position) = (target.sp, resolved.position());
             if version.is_none_or(|wanted| wanted == current) {
                 let replicas = replicas_of(tx, sp, current).await?;
@@ -251,7 +267,7 @@ impl Query for OpenMany {
             outcomes.push(match found {
                 Err(error) => Err(error),
                 Ok((target, position)) => match target.version() {
-                    None => Err(is_collection(path)),
+                    None => Err(no_object(path, &target)),
                     Some(version) => {
                         let rows = batch.replicas(target.sp, version).await?;
                         let replicas = rows.into_iter().map(|row| row.replica).collect();

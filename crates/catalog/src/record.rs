@@ -11,7 +11,7 @@ use percale_core::ids::{EntryId, SiteId, SpaceId, StoreId, VersionId};
 use percale_core::path::SpaceName;
 use percale_core::state::ReplicaState;
 use percale_core::tree::RootHash;
-use percale_core::{ByteCount, FileMode, Position, Timestamp};
+use percale_core::{ByteCount, FileMode, LinkTarget, Position, Timestamp};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -26,6 +26,7 @@ pub(crate) mod kind {
     pub const SPACE_MOVED: &str = "space.moved";
     pub const SPACE_PROMOTED: &str = "space.promoted";
     pub const ENTRIES_CREATED: &str = "entries.created";
+    pub const LINKS_CREATED: &str = "links.created";
     pub const OBJECTS_PUBLISHED: &str = "objects.published";
     pub const OBJECTS_CHANGED: &str = "objects.changed";
     pub const ENTRIES_MOVED: &str = "entries.moved";
@@ -117,6 +118,21 @@ pub struct CreatedItem {
     pub parent: EntryId,
     /// Its name.
     pub name: String,
+    /// When.
+    pub at: Timestamp,
+}
+
+/// A link that was made.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LinkItem {
+    /// Its id.
+    pub id: EntryId,
+    /// The collection it is in.
+    pub parent: EntryId,
+    /// Its name.
+    pub name: String,
+    /// Where it leads.
+    pub target: LinkTarget,
     /// When.
     pub at: Timestamp,
 }
@@ -276,6 +292,8 @@ pub enum RecordChange {
     SpacePromoted(SpacePromotedBody),
     /// Collections were made.
     EntriesCreated(Vec<CreatedItem>),
+    /// Links were made.
+    LinksCreated(Vec<LinkItem>),
     /// Objects have new versions.
     ObjectsPublished(Vec<PublishedItem>),
     /// Objects have other times or permission bits.
@@ -309,6 +327,7 @@ impl Record {
             kind::SPACE_MOVED => RecordChange::SpaceMoved(self.decode()?),
             kind::SPACE_PROMOTED => RecordChange::SpacePromoted(self.decode()?),
             kind::ENTRIES_CREATED => RecordChange::EntriesCreated(self.items()?),
+            kind::LINKS_CREATED => RecordChange::LinksCreated(self.items()?),
             kind::OBJECTS_PUBLISHED => RecordChange::ObjectsPublished(self.items()?),
             kind::OBJECTS_CHANGED => RecordChange::ObjectsChanged(self.items()?),
             kind::ENTRIES_MOVED => RecordChange::EntriesMoved(self.items()?),
@@ -378,6 +397,7 @@ mod tests {
                 RecordChange::SpaceMoved(body) => serde_json::to_value(body),
                 RecordChange::SpacePromoted(body) => serde_json::to_value(body),
                 RecordChange::EntriesCreated(items) => serde_json::to_value(Items { items }),
+                RecordChange::LinksCreated(items) => serde_json::to_value(Items { items }),
                 RecordChange::ObjectsPublished(items) => serde_json::to_value(Items { items }),
                 RecordChange::ObjectsChanged(items) => serde_json::to_value(Items { items }),
                 RecordChange::EntriesMoved(items) => serde_json::to_value(Items { items }),
@@ -391,7 +411,7 @@ mod tests {
             assert_eq!(again.unwrap(), sample.body, "{}", sample.kind);
             kinds.push(sample.kind);
         }
-        assert_eq!(kinds.len(), 17, "a sample of each kind, and of what was added to one");
+        assert_eq!(kinds.len(), 18, "a sample of each kind, and of what was added to one");
     }
 
     #[test]

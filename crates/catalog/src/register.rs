@@ -254,7 +254,7 @@ impl RegisterFiles {
         let (made, parent) = make_parents(batch, &folder.path, &walk, 0).await?;
         decided.made.extend(made);
         if !parent.is_collection() {
-            return Err(crate::access::through_object(&folder.path));
+            return Err(crate::access::through(&folder.path, &parent, 0));
         }
         let known = Known::load(batch, store.st, folder, &parent, is_new, has_in_hand).await?;
         let at = Place { sp, st: store.st, is_own: store.store.site.is_none(), parent: parent.id };
@@ -343,6 +343,10 @@ impl Known {
             Some(there) if there.is_collection() => {
                 let message = format!("cannot register file '{name}': a collection has its name");
                 Some(Error::new(ErrorKind::IsCollection, message))
+            }
+            Some(there) if there.target.is_some() => {
+                let message = format!("cannot register file '{name}': a link has its name");
+                Some(Error::new(ErrorKind::Conflict { version: None }, message))
             }
             Some(there) => {
                 let message = format!(
@@ -470,6 +474,7 @@ async fn new_file<T: Tx>(
             mode: *mode,
             digests: Vec::new(),
         }),
+        target: None,
     });
     let Place { sp, st, is_own, .. } = *at;
     decided.replicas.push(ReplicaRow { sp, st, entry: id, is_own, replica });

@@ -7,7 +7,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
     admin, api, bench, cat, check, completion, config, doctor, events, export, find, grant, header, import,
-    locate, login, ls, meta, mount, namespace, replicate, search, serve, site, space, stat, store, sync,
+    ln, locate, login, ls, meta, mount, namespace, replicate, search, serve, site, space, stat, store, sync,
     task, token, transfer, usage,
 };
 use crate::demo::DemoArgs;
@@ -132,6 +132,8 @@ pub enum Command {
     Rm(namespace::RmArgs),
     /// Make collections
     Mkdir(namespace::MkdirArgs),
+    /// Make a symbolic link
+    Ln(ln::LnArgs),
     /// Compare with local files, or read and hash every replica
     #[command(visible_alias = "verify")]
     Check(check::CheckArgs),

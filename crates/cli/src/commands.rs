@@ -15,6 +15,7 @@ pub mod grant;
 pub mod header;
 pub mod import;
 mod known;
+pub mod ln;
 pub mod locate;
 pub mod login;
 pub mod ls;
@@ -66,6 +67,7 @@ pub async fn run(command: Command, context: &Context) -> Result {
         Command::Mv(args) => context.interruptible(namespace::mv(args, context)).await?,
         Command::Rm(args) => namespace::rm(args, context).await,
         Command::Mkdir(args) => context.interruptible(namespace::mkdir(args, context)).await?,
+        Command::Ln(args) => context.interruptible(ln::run(args, context)).await?,
         Command::Check(args) => check::run(args, context).await,
         Command::Replicate(args) => replicate::replicate(args, context).await,
         Command::Evict(args) => replicate::evict(args, context).await,

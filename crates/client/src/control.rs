@@ -6,7 +6,7 @@ use percale_api::access::{Grant, IssuedToken, NewGrant, NewToken, Token, WhoAmI}
 use percale_api::attributes::{
     Attribute, AttributeChange, AttributeEvent, FoundPage, ObjectReferences, SearchPlan, SearchSummary,
 };
-use percale_api::entries::{Entry, Move};
+use percale_api::entries::{Entry, Move, NewLink};
 use percale_api::site::{Readiness, Site, Version};
 use percale_api::spaces::{NewHome, NewSpace, NewStore, Promoted, Space, SpaceChange, Store, StoreChange};
 use percale_api::tasks::{NewTask, Task, TaskItem};
@@ -14,10 +14,11 @@ use percale_api::uploads::{CommitUpload, Committed, NewUpload, SentGroups, Uploa
 use percale_api::{MAX_PAGE, Page, fields, media};
 use percale_core::access::Subject;
 use percale_core::ids::{LeaseId, SpaceId, TaskId, TokenId, VersionId};
+use percale_core::link::MAX_FOLLOWED;
 use percale_core::path::SpaceName;
 use percale_core::state::TaskState;
 use percale_core::tree::HashTree;
-use percale_core::{ErrorCode, ObjectPath, Timestamp};
+use percale_core::{ErrorCode, LinkTarget, ObjectPath, Timestamp};
 use reqwest::Method;
 use reqwest::header::{ACCEPT, DATE};
 
@@ -311,12 +312,37 @@ impl Client {
         self.fetch(call.query("subject", subject)).await.map(drop)
     }
 
-    /// Shows one entry with its replicas.
+    /// Shows one entry with its replicas. Links on the way to it are followed; a link itself is shown.
     ///
     /// # Errors
     /// As the server answers.
     pub async fn stat(&self, path: &ObjectPath) -> crate::Result<Entry> {
-        self.json(get(format!("stat {path}"), encode_path("/v1/entries", path))).await
+        let mut at = path.clone();
+        let mut followed = 0;
+        loop {
+            let answer = self.json(get(format!("stat {path}"), encode_path("/v1/entries", &at))).await;
+            let to = answer.as_ref().err().and_then(Error::leads_to).filter(|_| followed < MAX_FOLLOWED);
+            let Some(to) = to else { return answer };
+            at = to.clone();
+            followed += 1;
+        }
+    }
+
+    /// Shows what a path leads to, over links to their ends.
+    ///
+    /// # Errors
+    /// As the server answers; `is_link` for a link that leads nowhere in the fabric.
+    pub async fn resolve(&self, path: &ObjectPath) -> crate::Result<Entry> {
+        let mut entry = self.stat(path).await?;
+        for _ in 0..MAX_FOLLOWED {
+            let Some(target) = &entry.target else { return Ok(entry) };
+            let Some(to) = target.follow(&entry.path, std::iter::empty()) else { break };
+            entry = self.stat(&to).await?;
+        }
+        let target = entry.target.as_ref().map(ToString::to_string).unwrap_or_default();
+        let detail =
+            format!("{} is a link to '{target}', which cannot be followed in the fabric", entry.path);
+        Err(Error::new(ErrorKind::Usage, ErrorCode::IsLink, format!("follow {path}"), detail))
     }
 
     /// Shows one entry, or nothing if there is none.
@@ -472,6 +498,16 @@ impl Client {
         let operation = format!("make the collection {path}");
         let call = Call::new(operation, Method::PUT, encode_path("/v1/collections", path));
         let answer = self.fetch(call.flag("parents", parents)).await?;
+        Ok(answer.status == reqwest::StatusCode::CREATED)
+    }
+
+    /// Makes a symbolic link. One that is there and leads to the same place is no error. Returns whether it is new.
+    ///
+    /// # Errors
+    /// As the server answers.
+    pub async fn make_link(&self, path: &ObjectPath, target: &LinkTarget) -> crate::Result<bool> {
+        let call = Call::new(format!("make the link {path}"), Method::PUT, encode_path("/v1/links", path));
+        let answer = self.fetch(call.json(&NewLink { target: target.clone() })).await?;
         Ok(answer.status == reqwest::StatusCode::CREATED)
     }
 

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use percale_api::Problem;
-use percale_core::ErrorCode;
+use percale_core::{ErrorCode, ObjectPath};
 
 type Source = Box<dyn std::error::Error + Send + Sync>;
 
@@ -190,6 +190,11 @@ impl Error {
     /// Returns the server's problem, if it was the server that refused.
     pub fn as_problem(&self) -> Option<&Problem> {
         self.0.problem.as_ref()
+    }
+
+    /// Returns the path in whose stead one was named that leads over a link.
+    pub fn leads_to(&self) -> Option<&ObjectPath> {
+        self.as_problem()?.leads_to.as_ref()
     }
 
     /// Returns what finds the request in the server's log.

@@ -250,7 +250,7 @@ impl Client {
                     let remote = Some(entry.path.clone());
                     compared.below.push(Pair { local: Some(local), remote, below });
                 }
-                Some(entry) if !is_directory && entry.kind == Kind::Object => {}
+                Some(entry) if !is_directory && entry.kind != Kind::Collection => {}
                 // The filter may refuse something in it.
                 _ if is_directory && options.filter.is_some() => {
                     compared.below.push(Pair { local: Some(local), remote: None, below });

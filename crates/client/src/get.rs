@@ -29,6 +29,7 @@ use crate::report::{Item, OnItem, Outcome, Report};
 use crate::upload::blocking;
 
 mod large;
+mod links;
 mod small;
 
 /// Objects from this size on come over several streams.
@@ -103,7 +104,7 @@ impl Client {
         local: &Path,
         options: &GetOptions,
     ) -> crate::Result<Report> {
-        self.get_found(self.stat(path).await?, local, options).await
+        self.get_found(self.resolve(path).await?, local, options).await
     }
 
     /// The same for an object that was looked at already.
@@ -142,15 +143,16 @@ impl Client {
         options: &GetOptions,
     ) -> crate::Result<Report> {
         // A path that is not there, or may not be read, is an error of the whole call.
-        if !path.is_root() {
-            let entry = self.stat(path).await?;
-            if entry.kind == Kind::Object {
-                let detail = format!("{path} is an object");
-                let operation = format!("get {path}");
-                return Err(Error::new(ErrorKind::Usage, ErrorCode::NotACollection, operation, detail));
-            }
+        if path.is_root() {
+            return self.get_collection(path, local, options).await;
         }
-        self.get_collection(path, local, options).await
+        let entry = self.resolve(path).await?;
+        if entry.kind == Kind::Object {
+            let detail = format!("{path} is an object");
+            let operation = format!("get {path}");
+            return Err(Error::new(ErrorKind::Usage, ErrorCode::NotACollection, operation, detail));
+        }
+        self.get_collection(&entry.path, local, options).await
     }
 
     /// The same for a collection that was looked at already.
@@ -256,7 +258,7 @@ async fn look_up(
             let (from, to) = (path.to_string(), target.display().to_string());
             Err(Item { from, to, bytes: 0, outcome: Outcome::Failed(error) })
         };
-        let entry = match client.stat(&path).await {
+        let entry = match client.resolve(&path).await {
             Ok(entry) => entry,
             Err(error) => return failed(error),
         };
@@ -269,7 +271,7 @@ async fn look_up(
         {
             return failed(error);
         }
-        Ok(Wanted { path, content, local: target, replaces: false })
+        Ok(Wanted { path: entry.path, content, local: target, replaces: false })
     });
     let mut entries = std::pin::pin!(entries.buffered(LOOKED_UP_AT_ONCE));
     while let Some(wanted) = entries.next().await {
@@ -362,6 +364,7 @@ async fn place(
             local: target,
             replaces: false,
         })),
+        None if entry.kind == Kind::Link => Some(Err(links::make(entry, root, &target, options).await)),
         None if is_directory && !options.dry_run => match make_directory(target.clone()).await {
             Ok(()) => None,
             Err(error) => {

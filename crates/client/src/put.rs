@@ -86,6 +86,10 @@ impl Client {
             entry = entry => entry?,
             () = options.cancel.cancelled() => return Ok(Report { interrupted: true, ..Report::default() }),
         };
+        if entry.as_ref().is_some_and(|entry| entry.kind == Kind::Link) {
+            let target = self.resolve(target).await?.path;
+            return Box::pin(self.put_file(local, &target, options)).await;
+        }
         let is_collection = entry.as_ref().is_some_and(|entry| entry.kind == Kind::Collection);
         if is_collection && options.into {
             let (target, options) = (inside(target, local)?, PutOptions { into: false, ..options.clone() });

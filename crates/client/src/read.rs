@@ -40,7 +40,7 @@ impl Client {
     /// # Errors
     /// As the server answers; `is_collection`, `invalid_range`.
     pub async fn read(&self, path: &ObjectPath, range: Option<ByteRange>) -> crate::Result<Reader> {
-        let entry = self.stat(path).await?;
+        let entry = self.resolve(path).await?;
         self.read_entry(&entry, range).await
     }
 

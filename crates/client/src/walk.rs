@@ -186,6 +186,9 @@ impl Walker {
                 LocalKind::File(size) if self.wants(&path, false, size) => {
                     is_empty = false;
                     let found = match there {
+                        Some(entry) if entry.kind == Kind::Link => {
+                            Found::PassedOver { local, why: "there is a symbolic link of its name" }
+                        }
                         Some(entry) if entry.kind == Kind::Collection => {
                             let operation = format!("put {target}");
                             let error = Error::new(

@@ -52,6 +52,8 @@ pub enum ErrorCode {
     NotEmpty,
     /// Is a collection: The path names a collection where an object is needed.
     IsCollection,
+    /// Is a link: The path leads through a symbolic link, or names one where its target is needed.
+    IsLink,
     /// Is not a collection: The path goes through, or ends at, an object where a collection is needed.
     NotACollection,
     /// Changed at the same time: Another request changed the same thing first, and this one lost the race. Nothing of it was done.
@@ -140,6 +142,7 @@ impl ErrorCode {
         ErrorCode::AlreadyExists,
         ErrorCode::NotEmpty,
         ErrorCode::IsCollection,
+        ErrorCode::IsLink,
         ErrorCode::NotACollection,
         ErrorCode::Conflict,
         ErrorCode::PreconditionFailed,
@@ -197,6 +200,7 @@ impl ErrorCode {
             ErrorCode::AlreadyExists => "already_exists",
             ErrorCode::NotEmpty => "not_empty",
             ErrorCode::IsCollection => "is_collection",
+            ErrorCode::IsLink => "is_link",
             ErrorCode::NotACollection => "not_a_collection",
             ErrorCode::Conflict => "conflict",
             ErrorCode::PreconditionFailed => "precondition_failed",
@@ -255,6 +259,7 @@ impl ErrorCode {
             ErrorCode::AlreadyExists => "Already exists",
             ErrorCode::NotEmpty => "Collection not empty",
             ErrorCode::IsCollection => "Is a collection",
+            ErrorCode::IsLink => "Is a link",
             ErrorCode::NotACollection => "Is not a collection",
             ErrorCode::Conflict => "Changed at the same time",
             ErrorCode::PreconditionFailed => "Precondition failed",
@@ -313,6 +318,7 @@ impl ErrorCode {
             ErrorCode::AlreadyExists => 409,
             ErrorCode::NotEmpty => 409,
             ErrorCode::IsCollection => 409,
+            ErrorCode::IsLink => 409,
             ErrorCode::NotACollection => 409,
             ErrorCode::Conflict => 409,
             ErrorCode::PreconditionFailed => 412,
@@ -371,6 +377,7 @@ impl ErrorCode {
             ErrorCode::AlreadyExists => 8,
             ErrorCode::NotEmpty => 8,
             ErrorCode::IsCollection => 8,
+            ErrorCode::IsLink => 8,
             ErrorCode::NotACollection => 8,
             ErrorCode::Conflict => 8,
             ErrorCode::PreconditionFailed => 8,
@@ -479,6 +486,9 @@ impl ErrorCode {
                 "The collection still has entries, and the request did not ask for what is inside."
             }
             ErrorCode::IsCollection => "The path names a collection where an object is needed.",
+            ErrorCode::IsLink => {
+                "The path leads through a symbolic link, or names one where its target is needed."
+            }
             ErrorCode::NotACollection => {
                 "The path goes through, or ends at, an object where a collection is needed."
             }
@@ -617,6 +627,9 @@ impl ErrorCode {
                 "Remove the entries first, or remove the collection recursively with `-r`."
             }
             ErrorCode::IsCollection => "Name an object, or ask for the whole collection with `-r`.",
+            ErrorCode::IsLink => {
+                "Use the path that the message names; a link whose target is no path of the fabric can only be looked at and removed."
+            }
             ErrorCode::NotACollection => {
                 "Check the path with `percale stat`; a part before the last one is an object."
             }

@@ -13,6 +13,7 @@
 //! | [`attribute`] | typed names and values that say what an object is about |
 //! | [`query`] | what is searched for: the tree that the query language gives and a catalog answers |
 //! | [`position`] | a place in a space's journal |
+//! | [`link`] | where symbolic links lead |
 //! | [`FileMode`] | permission bits that programs see |
 //! | [`time`] | [`Timestamp`], microseconds since 1970 |
 //! | [`ErrorCode`] | the stable codes of `spec/errors.yaml` |
@@ -22,6 +23,7 @@ pub mod attribute;
 pub mod digest;
 mod error_codes;
 pub mod ids;
+pub mod link;
 mod mode;
 pub mod path;
 pub mod position;
@@ -34,6 +36,7 @@ pub mod tree;
 
 pub use attribute::{AttributeName, AttributeValue};
 pub use error_codes::{ErrorCode, UnknownErrorCode};
+pub use link::LinkTarget;
 pub use mode::{FileMode, InvalidFileMode};
 pub use path::ObjectPath;
 pub use position::Position;

@@ -10,7 +10,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use fuser::{BackingId, Errno};
+use fuser::{BackingId, Errno, FileType};
 use percale_api::entries::Attributes;
 use percale_api::mounts::MountChange;
 use percale_core::{FileMode, Timestamp};
@@ -58,8 +58,8 @@ pub struct Listed {
     pub name: Box<str>,
     /// The node.
     pub node: NodeId,
-    /// Whether it is a directory.
-    pub is_collection: bool,
+    /// What it is.
+    pub kind: FileType,
 }
 
 /// A file that was opened.

@@ -9,11 +9,11 @@ use percale_client::{Client, Retry, RetryPolicy};
 use percale_core::ids::{EntryId, StoreId, VersionId};
 use percale_core::state::ReplicaState;
 use percale_core::tree::RootHash;
-use percale_core::{FileMode, Position, Timestamp};
+use percale_core::{FileMode, LinkTarget, Position, Timestamp};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use crate::names::{Collection, NodeId, SpaceNumber, What};
+use crate::names::{Collection, Link, NodeId, SpaceNumber, What};
 use crate::object::{LocalCopy, Object};
 use crate::state::{Shared, State};
 
@@ -56,6 +56,15 @@ struct Changed {
     id: EntryId,
     mtime: Option<Timestamp>,
     mode: Option<FileMode>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Linked {
+    id: EntryId,
+    parent: EntryId,
+    name: String,
+    target: LinkTarget,
+    at: Timestamp,
 }
 
 #[derive(Debug, Deserialize)]
@@ -163,6 +172,7 @@ fn apply(shared: &Shared, number: SpaceNumber, event: &Event) {
     let mut state = shared.state();
     match event.kind.as_str() {
         "entries.created" => items(event).into_iter().for_each(|item| created(shared, &mut state, at, item)),
+        "links.created" => items(event).into_iter().for_each(|item| linked(shared, &mut state, at, item)),
         "objects.published" => {
             items(event).into_iter().for_each(|item| published(shared, &mut state, at, item))
         }
@@ -206,21 +216,34 @@ fn open_collection(shared: &Shared, state: &mut State, at: At, parent: EntryId) 
 }
 
 fn created(shared: &Shared, state: &mut State, at: At, item: Created) {
-    let Some(parent) = open_collection(shared, state, at, item.parent) else { return };
-    if state.names.of_entry(at.space, item.id).is_some()
-        || state.owned.covers(parent, &item.name, at.position)
-    {
+    let what = What::Collection(Collection::new(Some(item.at)));
+    made(shared, state, at, (item.parent, item.id, item.name), what);
+}
+
+fn linked(shared: &Shared, state: &mut State, at: At, item: Linked) {
+    let what = What::Link(Link { target: item.target, modified: item.at });
+    made(shared, state, at, (item.parent, item.id, item.name), what);
+}
+
+fn made(
+    shared: &Shared,
+    state: &mut State,
+    at: At,
+    (parent, id, name): (EntryId, EntryId, String),
+    what: What,
+) {
+    let Some(parent) = open_collection(shared, state, at, parent) else { return };
+    if state.names.of_entry(at.space, id).is_some() || state.owned.covers(parent, &name, at.position) {
         return;
     }
-    if let Some(other) = state.names.child(parent, &item.name) {
+    if let Some(other) = state.names.child(parent, &name) {
         if waits(state, other) {
             return;
         }
         state.names.unlink(other);
     }
-    let what = What::Collection(Collection::new(Some(item.at)));
-    state.names.add(parent, &item.name, (at.space, item.id), what);
-    shared.forget_name(parent, item.name.into());
+    state.names.add(parent, &name, (at.space, id), what);
+    shared.forget_name(parent, name.into());
 }
 
 /// Tells whether a node was changed here, and that is not published yet.

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use fuser::{
-    BsdFileFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo,
-    InitFlags, KernelConfig, LockOwner, OpenAccMode, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate,
-    ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs,
-    ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    BsdFileFlags, Errno, FileAttr, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
+    KernelConfig, LockOwner, OpenAccMode, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
+    ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite,
+    ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use percale_core::FileMode;
 use percale_core::path::MAX_NAME_BYTES;
@@ -18,7 +18,7 @@ use rustix::fs::{OFlags, XattrFlags};
 
 use crate::error::{from_io, from_rustix};
 use crate::files::{Bytes, Obstacle, Opened};
-use crate::names::Keep;
+use crate::names::{Keep, What};
 use crate::requests::wanted_time;
 use crate::state::Shared;
 use crate::xattr;
@@ -296,8 +296,26 @@ impl Filesystem for Fs {
         }
     }
 
-    fn symlink(&self, _req: &Request, _parent: INodeNo, name: &OsStr, _target: &Path, reply: ReplyEntry) {
-        reply.error(refusal(name));
+    fn symlink(&self, _req: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
+        let target = target.to_str().ok_or(Errno::EILSEQ);
+        let target = target.and_then(|target| target.parse().map_err(|_| Errno::ENAMETOOLONG));
+        match (text(name), target) {
+            (Ok(name), Ok(target)) => {
+                let name = name.to_owned();
+                self.beside(async move |shared| {
+                    answer_entry(reply, shared.make_link(parent.0, &name, target).await)
+                });
+            }
+            (Err(errno), _) | (_, Err(errno)) => reply.error(errno),
+        }
+    }
+
+    fn readlink(&self, _req: &Request, ino: INodeNo, reply: ReplyData) {
+        match &self.shared.state().names.get(ino.0).map(|node| &node.what) {
+            Some(What::Link(link)) => reply.data(link.target.as_str().as_bytes()),
+            Some(_) => reply.error(Errno::EINVAL),
+            None => reply.error(Errno::ESTALE),
+        }
     }
 
     fn link(&self, _req: &Request, _ino: INodeNo, _parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
@@ -537,8 +555,7 @@ impl Filesystem for Fs {
             return reply.error(Errno::EBADF);
         };
         for (at, entry) in listed.iter().enumerate().skip(usize::try_from(offset).unwrap_or(usize::MAX)) {
-            let kind = if entry.is_collection { FileType::Directory } else { FileType::RegularFile };
-            if reply.add(INodeNo(entry.node), at as u64 + 1, kind, &*entry.name) {
+            if reply.add(INodeNo(entry.node), at as u64 + 1, entry.kind, &*entry.name) {
                 break;
             }
         }

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, HashMap};
 use percale_api::entries::Content;
 use percale_core::access::Permission;
 use percale_core::ids::{EntryId, VersionId};
-use percale_core::{ObjectPath, Position, Timestamp};
+use percale_core::{LinkTarget, ObjectPath, Position, Timestamp};
 
 use crate::object::Object;
 
@@ -62,6 +62,17 @@ pub enum What {
     Collection(Collection),
     /// A file.
     Object(Box<Object>),
+    /// A symbolic link.
+    Link(Link),
+}
+
+/// A symbolic link.
+#[derive(Debug)]
+pub struct Link {
+    /// Where it leads.
+    pub target: LinkTarget,
+    /// When it was made.
+    pub modified: Timestamp,
 }
 
 /// A directory.
@@ -186,7 +197,7 @@ impl Names {
     pub fn collection(&self, id: NodeId) -> Option<&Collection> {
         match &self.nodes.get(&id)?.what {
             What::Collection(collection) => Some(collection),
-            What::Object(_) => None,
+            What::Object(_) | What::Link(_) => None,
         }
     }
 
@@ -194,7 +205,7 @@ impl Names {
     pub fn collection_mut(&mut self, id: NodeId) -> Option<&mut Collection> {
         match &mut self.nodes.get_mut(&id)?.what {
             What::Collection(collection) => Some(collection),
-            What::Object(_) => None,
+            What::Object(_) | What::Link(_) => None,
         }
     }
 
@@ -202,7 +213,7 @@ impl Names {
     pub fn object(&self, id: NodeId) -> Option<&Object> {
         match &self.nodes.get(&id)?.what {
             What::Object(object) => Some(object),
-            What::Collection(_) => None,
+            What::Collection(_) | What::Link(_) => None,
         }
     }
 
@@ -210,7 +221,7 @@ impl Names {
     pub fn object_mut(&mut self, id: NodeId) -> Option<&mut Object> {
         match &mut self.nodes.get_mut(&id)?.what {
             What::Object(object) => Some(object),
-            What::Collection(_) => None,
+            What::Collection(_) | What::Link(_) => None,
         }
     }
 

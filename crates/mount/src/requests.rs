@@ -4,12 +4,13 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use fuser::{Errno, FileAttr, FileHandle, FileType, INodeNo, TimeOrNow};
-use percale_core::{FileMode, Timestamp};
+use percale_api::mounts::MountDone;
+use percale_core::{FileMode, LinkTarget, Timestamp};
 use rustix::fs::OFlags;
 
 use crate::error::errno;
 use crate::files::{Handle, Listed, Obstacle, Opened, timespec};
-use crate::names::{Collection, Keep, NodeId, What};
+use crate::names::{Collection, Keep, Link, NodeId, What};
 use crate::state::Shared;
 
 /// A name that means nothing.
@@ -133,10 +134,14 @@ impl Shared {
         let collection = state.names.collection(node).ok_or(Errno::ENOTDIR)?;
         let parent = state.names.get(node).map_or(node, |node| node.parent);
         let dots = [(".", node), ("..", parent)];
-        let dots = dots.map(|(name, node)| Listed { name: name.into(), node, is_collection: true });
+        let dots = dots.map(|(name, node)| Listed { name: name.into(), node, kind: FileType::Directory });
         let children = collection.children.iter().map(|(name, child)| {
-            let is_collection = state.names.collection(*child).is_some();
-            Listed { name: name.clone(), node: *child, is_collection }
+            let kind = match state.names.get(*child).map(|node| &node.what) {
+                Some(What::Collection(_)) => FileType::Directory,
+                Some(What::Link(_)) => FileType::Symlink,
+                _ => FileType::RegularFile,
+            };
+            Listed { name: name.clone(), node: *child, kind }
         });
         Ok((dots.into_iter().chain(children).collect(), keep))
     }
@@ -145,9 +150,34 @@ impl Shared {
         self.state().handles.get(number.0).ok_or(Errno::EBADF)
     }
 
+    /// Makes a directory.
     pub async fn make_collection(&self, parent: NodeId, name: &str) -> Result<(Duration, FileAttr), Errno> {
         self.list(parent).await?;
         let done = self.ask_for_collection(parent, name)?.done().await?;
+        self.made(parent, name, done, What::Collection(Collection::default())).await
+    }
+
+    /// Makes a symbolic link.
+    pub async fn make_link(
+        &self,
+        parent: NodeId,
+        name: &str,
+        target: LinkTarget,
+    ) -> Result<(Duration, FileAttr), Errno> {
+        self.list(parent).await?;
+        let done = self.ask_for_link(parent, name, target.clone())?.done().await?;
+        let link = Link { target, modified: Timestamp::now() };
+        self.made(parent, name, done, What::Link(link)).await
+    }
+
+    /// Takes over something that was made under a name.
+    async fn made(
+        &self,
+        parent: NodeId,
+        name: &str,
+        done: MountDone,
+        what: What,
+    ) -> Result<(Duration, FileAttr), Errno> {
         let entry = match done.entry {
             Some(entry) => entry,
             // Another site made it, and did not say.
@@ -161,7 +191,7 @@ impl Shared {
         self.touch(&mut state, parent);
         let node = match state.names.of_entry(space, entry) {
             Some(node) => node,
-            None => state.names.add(parent, name, (space, entry), What::Collection(Collection::default())),
+            None => state.names.add(parent, name, (space, entry), what),
         };
         if let Some(collection) = state.names.collection_mut(node) {
             collection.modified.get_or_insert_with(Timestamp::now);

@@ -17,7 +17,7 @@ use crate::changes::{Changes, Owned};
 use crate::error::errno;
 use crate::files::Handles;
 use crate::log::Log;
-use crate::names::{Collection, Names, NodeId, SpaceNumber, TOP, What};
+use crate::names::{Collection, Link, Names, NodeId, SpaceNumber, TOP, What};
 use crate::object::{LocalCopy, Object};
 use crate::remote::Remote;
 use crate::session::Session;
@@ -160,6 +160,10 @@ impl Shared {
                 if let Some(modified) = collection.modified {
                     (attr.mtime, attr.ctime, attr.atime) = (time(modified), time(modified), time(modified));
                 }
+            }
+            What::Link(Link { target, modified }) => {
+                (attr.kind, attr.perm, attr.size) = (FileType::Symlink, 0o777, target.as_str().len() as u64);
+                (attr.mtime, attr.ctime, attr.atime) = (time(*modified), time(*modified), time(*modified));
             }
             What::Object(_) => {
                 let object = state.names.object_mut(id)?;
@@ -370,6 +374,10 @@ impl Shared {
         }
         let what = match (&entry.kind, &entry.content) {
             (Kind::Collection, _) => What::Collection(Collection::new(Some(entry.modified))),
+            (Kind::Link, _) => {
+                let Some(target) = entry.target.clone() else { return };
+                What::Link(Link { target, modified: entry.modified })
+            }
             (Kind::Object, content) => {
                 let (content, copy) = (content.clone(), self.copy_of(entry));
                 let mode = content.as_ref().and_then(|content| content.mode);

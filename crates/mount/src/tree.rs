@@ -2,9 +2,10 @@
 
 use fuser::Errno;
 use percale_api::mounts::MountChange;
+use percale_core::LinkTarget;
 
 use crate::changes::{Change, Pending};
-use crate::names::{NodeId, What};
+use crate::names::{Node, NodeId, What};
 use crate::object::Object;
 use crate::state::{Shared, State};
 
@@ -24,6 +25,21 @@ impl Shared {
         Ok(self.ask(&mut state, change, vec![(parent, name.into())]))
     }
 
+    /// Asks for a symbolic link.
+    ///
+    /// # Errors
+    /// What programs are told.
+    pub fn ask_for_link(&self, parent: NodeId, name: &str, target: LinkTarget) -> Result<Pending, Errno> {
+        let mut state = self.state();
+        self.may_change(&state, parent)?;
+        if state.names.child(parent, name).is_some() {
+            return Err(Errno::EEXIST);
+        }
+        let path = self.path_in(&state, parent, name)?;
+        let change = Change::Name(MountChange::MakeLink { path, target });
+        Ok(self.ask(&mut state, change, vec![(parent, name.into())]))
+    }
+
     /// Removes a file, if it is known what is in the collection.
     pub fn unlink_now(&self, parent: NodeId, name: &str) -> Option<Result<(), Errno>> {
         let mut state = self.state();
@@ -34,7 +50,7 @@ impl Shared {
         Some(self.unlink_in(&mut state, parent, name))
     }
 
-    /// Removes a file.
+    /// Removes a file or link.
     ///
     /// # Errors
     /// What programs are told.
@@ -48,7 +64,9 @@ impl Shared {
         self.may_change(state, parent)?;
         let node = state.names.child(parent, name).ok_or(Errno::ENOENT)?;
         let path = self.path(state, node).ok_or(Errno::ENOENT)?;
-        state.names.object(node).ok_or(Errno::EISDIR)?;
+        if state.names.collection(node).is_some() {
+            return Err(Errno::EISDIR);
+        }
         let replaces = state.names.object(node).is_some_and(Object::replaces);
         self.drop_work(state, node);
         let node_now = state.names.get(node).ok_or(Errno::ENOENT)?;
@@ -196,10 +214,12 @@ impl Shared {
             self.drop_work(state, target);
             replaces |= in_catalog(state);
         }
+        let is_link = |node: &Node| matches!(node.what, What::Link(_));
+        let replaces_link = target.and_then(|target| state.names.get(target)).is_some_and(is_link);
         let (has_entry, work) = match state.names.get(node) {
             Some(node) => match &node.what {
                 What::Object(object) => (node.entry.is_some(), object.work.clone()),
-                What::Collection(_) => (true, None),
+                What::Collection(_) | What::Link(_) => (true, None),
             },
             None => return Err(Errno::ENOENT),
         };
@@ -207,6 +227,15 @@ impl Shared {
         // What waits to be published is published under its new name, in place of what has it.
         let is_taken_back = self.recall(state, node);
         let is_publishing = state.names.object(node).is_some_and(Object::is_publishing);
+        if replaces_link && !has_entry && !is_publishing {
+            // No version takes the place of a link, so it goes first.
+            replaces = false;
+            self.submit(
+                state,
+                Change::Name(MountChange::Remove { path: to.clone() }),
+                vec![(new_parent, new_name.into())],
+            );
+        }
         if let Some(work) = state.names.object_mut(node).and_then(|object| object.work.as_mut()) {
             work.is_exclusive = false;
             work.replaces = replaces && !has_entry && !is_publishing;

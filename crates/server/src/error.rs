@@ -26,6 +26,7 @@ struct Inner {
     code: ErrorCode,
     detail: String,
     path: Option<String>,
+    leads_to: Option<ObjectPath>,
     headers: HeaderMap,
     source: Option<Arc<dyn StdError + Send + Sync>>,
     is_final: bool,
@@ -35,7 +36,8 @@ impl ApiError {
     /// Makes an error. `detail` says what was attempted on what and why it failed, lower case, without a full stop.
     pub fn new(code: ErrorCode, detail: impl Into<String>) -> Self {
         let (detail, headers) = (detail.into(), HeaderMap::new());
-        Self(Box::new(Inner { code, detail, path: None, headers, source: None, is_final: false }))
+        let (path, leads_to, source) = (None, None, None);
+        Self(Box::new(Inner { code, detail, path, leads_to, headers, source, is_final: false }))
     }
 
     /// Makes the error of a request that cannot be understood.
@@ -53,6 +55,11 @@ impl ApiError {
     pub fn with_path(mut self, path: impl ToString) -> Self {
         self.0.path = Some(path.to_string());
         self
+    }
+
+    /// Returns the path in whose stead one was named that leads over a link.
+    pub fn leads_to(&self) -> Option<&ObjectPath> {
+        self.0.leads_to.as_ref()
     }
 
     /// Keeps the cause for the log.
@@ -102,6 +109,7 @@ impl ApiError {
     pub fn to_problem(&self) -> Problem {
         let mut problem = Problem::new(self.0.code, self.0.detail.clone());
         problem.path.clone_from(&self.0.path);
+        problem.leads_to.clone_from(&self.0.leads_to);
         observe::fill(&mut problem);
         problem
     }
@@ -177,8 +185,12 @@ fn challenge(code: ErrorCode) -> HeaderValue {
 impl From<percale_catalog::Error> for ApiError {
     fn from(error: percale_catalog::Error) -> Self {
         let new = |detail: String| {
-            let made = Self::new(error.code(), detail);
+            let mut made = Self::new(error.code(), detail);
             match error.kind() {
+                CatalogErrorKind::IsLink { to } => {
+                    made.0.leads_to.clone_from(to);
+                    made
+                }
                 CatalogErrorKind::Denied(
                     Denied::NotSignedIn { path, .. }
                     | Denied::Scope { path, .. }

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::{StreamExt as _, stream};
-use http::{HeaderValue, Method, StatusCode, header};
-use percale_api::entries::{Entry, Move};
+use http::{HeaderValue, StatusCode, header};
+use percale_api::entries::{Entry, Move, NewLink};
 use percale_api::mounts::{Mount, MountChange, MountDone, MountResult, MountStore, NewMount};
 use percale_api::{Problem, fields};
 use percale_catalog::{Lease, LeaseKind, RemoveOptions, RenameOptions, StoreLayout, StoreState, TaskHolder};
@@ -197,8 +197,10 @@ async fn alike(
         Some(MountChange::SetAttributes { .. }) => {
             futures::future::join_all(changes.into_iter().map(|change| one(app, session, change))).await
         }
-        // Of moves, and of collections in one another, each needs the one before.
-        Some(MountChange::Move { .. } | MountChange::MakeCollection { .. }) => {
+        // Of moves, and of collections and links in one another, each needs the one before.
+        Some(
+            MountChange::Move { .. } | MountChange::MakeCollection { .. } | MountChange::MakeLink { .. },
+        ) => {
             let mut results = Vec::with_capacity(changes.len());
             for change in changes {
                 results.push(one(app, session, change).await);
@@ -229,7 +231,7 @@ async fn remove_all(app: &AppState, session: &Session, paths: Vec<&ObjectPath>) 
     futures::future::join_all(paths.into_iter().map(|path| remove(app, session, path))).await
 }
 
-/// Renames, makes a collection, or sets what its owner says of an object.
+/// Renames, makes a collection or link, or sets what its owner says of an object.
 async fn one(app: &AppState, session: &Session, change: MountChange) -> Result<MountDone> {
     let path = change.path().clone();
     if let Some(home) = home_of_path(app, &path).await? {
@@ -241,6 +243,10 @@ async fn one(app: &AppState, session: &Session, change: MountChange) -> Result<M
             MountChange::SetAttributes { attributes, .. } => {
                 let body = serde_json::to_vec(&attributes).unwrap_or_default();
                 http::Request::patch(encode_path("/v1/entries", &path)).body(body)
+            }
+            MountChange::MakeLink { target, .. } => {
+                let body = serde_json::to_vec(&NewLink { target }).unwrap_or_default();
+                http::Request::put(encode_path("/v1/links", &path)).body(body)
             }
             _ => http::Request::put(encode_path("/v1/collections", &path)).body(Vec::new()),
         };
@@ -254,6 +260,7 @@ async fn one(app: &AppState, session: &Session, change: MountChange) -> Result<M
         MountChange::SetAttributes { attributes: wanted, .. } => {
             app.catalog.set_attributes(caller, &path, attributes(wanted)).await
         }
+        MountChange::MakeLink { target, .. } => app.catalog.create_link(caller, &path, target).await,
         change => app.catalog.create_collection(caller, change.path(), false).await,
     };
     let changed = changed.map_err(|error| ApiError::from(error).with_path(&path))?;
@@ -290,7 +297,7 @@ async fn at_home(
         |error| ApiError::internal("a request for another site cannot be written").with_source(error);
     let (mut parts, body) = request.map_err(unwritten)?.into_parts();
     parts.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    let makes = parts.method == Method::PUT;
+    let makes = parts.uri.path().starts_with("/v1/collections/");
     let response = to_site(app, session, home, parts, body.into()).await?;
     let (status, position) = (response.status(), response.headers().get(fields::POSITION).cloned());
     let unread = |error| ApiError::internal("the answer of another site cannot be read").with_source(error);

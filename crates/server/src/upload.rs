@@ -108,7 +108,7 @@ impl Uploads {
     }
 
     async fn require_nothing(&self, caller: &Caller, path: &ObjectPath) -> Result<()> {
-        let entry = match self.catalog.stat(caller, path).await {
+        let entry = match self.catalog.stat_no_link(caller, path).await {
             Ok(entry) => entry,
             // The commit, which decides, says it better.
             Err(_) => return Ok(()),
@@ -117,7 +117,9 @@ impl Uploads {
             EntryKind::Collection => {
                 ApiError::new(ErrorCode::IsCollection, format!("{path} is a collection"))
             }
-            EntryKind::Object => ApiError::new(ErrorCode::AlreadyExists, format!("{path} is there already")),
+            EntryKind::Object | EntryKind::Link => {
+                ApiError::new(ErrorCode::AlreadyExists, format!("{path} is there already"))
+            }
         };
         Err(error.with_path(path))
     }

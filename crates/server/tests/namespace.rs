@@ -244,3 +244,57 @@ async fn removal_honours_if_match() {
     remove(entry.header("etag")).await.expect(204);
     remove("*").await.expect_problem("not_found");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn links_are_made_and_who_reads_is_sent_on() {
+    let server = Server::with_space().await;
+    let admin = &server.admin;
+    admin.write("/s/run 1/x.txt", "hello").await.expect(201);
+    let made = admin.put("/v1/links/s/latest", json!({"target": "run 1"})).await.expect(201);
+    assert_eq!((&made["kind"], &made["target"]), (&json!("link"), &json!("run 1")));
+    admin.put("/v1/links/s/latest", json!({"target": "run 1"})).await.expect(200);
+    admin.put("/v1/links/s/latest", json!({"target": "run 2"})).await.expect_problem("already_exists");
+    for wrong in
+        [json!({"target": ""}), json!({"target": "a\u{0}b"}), json!({"target": "x".repeat(4096)}), json!({})]
+    {
+        admin.put("/v1/links/s/wrong", wrong).await.expect_problem("invalid_request");
+    }
+    assert_eq!(admin.get("/v1/entries/s/latest").await.expect(200)["target"], "run 1");
+    // Clients that follow redirects get there by themselves.
+    let read = admin.get("/v1/data/s/latest/x.txt").await;
+    assert_eq!((read.status.as_u16(), read.text.as_str()), (200, "hello"));
+    assert_eq!(names(&admin.get("/v1/list/s/latest?limit=5").await.expect(200)), ["/s/run 1/x.txt"]);
+    let http = reqwest::Client::builder().no_proxy().redirect(reqwest::redirect::Policy::none());
+    let stop = common::Client { http: http.build().unwrap(), ..admin.clone() };
+    for (asked, location) in [
+        ("/v1/data/s/latest/x.txt", "/v1/data/s/run%201/x.txt"),
+        ("/v1/list/s/latest?recursive=true", "/v1/list/s/run%201?recursive=true"),
+        ("/v1/entries/s/latest/x.txt", "/v1/entries/s/run%201/x.txt"),
+    ] {
+        let answer = stop.get(asked).await;
+        assert_eq!((answer.status.as_u16(), answer.header("location")), (307, location), "{asked}");
+        let problem = answer.json();
+        assert_eq!(problem["code"], "is_link");
+        assert!(problem["leads_to"].as_str().unwrap().starts_with("/s/run 1"), "{problem}");
+    }
+    // What changes something goes by the path that is meant.
+    for refused in [
+        stop.delete("/v1/entries/s/latest/x.txt").await,
+        stop.mkdir("/s/latest/new").await,
+        stop.write("/s/latest/new", "x").await,
+        stop.write("/s/latest", "x").await,
+        stop.patch("/v1/attributes/s/latest", json!({"set": {"a": 1}})).await,
+    ] {
+        assert_eq!((refused.status.as_u16(), &refused.json()["code"]), (409, &json!("is_link")));
+    }
+    admin.put("/v1/links/s/host", json!({"target": "/etc/passwd"})).await.expect(201);
+    let nowhere = stop.get("/v1/data/s/host").await;
+    assert_eq!((nowhere.status.as_u16(), &nowhere.json()["leads_to"]), (409, &Value::Null));
+    // Who may not read where a link leads is told so there.
+    admin.post("/v1/spaces", json!({"name": "open", "scope": "public"})).await.expect(201);
+    admin.put("/v1/links/open/x", json!({"target": "../s/run 1/x.txt"})).await.expect(201);
+    admin.put("/v1/grants/open", json!({"subject": "anyone", "permission": "read"})).await.expect(204);
+    let anyone = server.anonymous();
+    assert_eq!(anyone.get("/v1/entries/open/x").await.expect(200)["kind"], "link");
+    anyone.get("/v1/data/open/x").await.expect_problem("unauthenticated");
+}

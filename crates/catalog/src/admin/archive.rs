@@ -110,6 +110,7 @@ pub(super) static TABLES: &[Table] = &[
             ("mtime", Int),
             ("mode", Int),
             ("digests", Text),
+            ("target", Text),
         ],
     },
     Table {

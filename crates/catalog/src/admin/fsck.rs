@@ -44,7 +44,7 @@ static CHECKS: &[Check] = &[
     check!(
         "orphan",
         "SELECT p.id, 'entry ' || CAST(e.id AS TEXT), 'its collection ' || CAST(e.parent AS TEXT) || \
-         ' is missing or an object' FROM entry e JOIN space p ON p.sp = e.sp \
+         ' is missing or none' FROM entry e JOIN space p ON p.sp = e.sp \
          LEFT JOIN entry c ON c.sp = e.sp AND c.id = e.parent AND c.kind = 1 \
          WHERE e.id <> 1 AND c.id IS NULL"
     ),
@@ -59,9 +59,14 @@ static CHECKS: &[Check] = &[
     ),
     check!(
         "content_missing",
-        "SELECT p.id, 'entry ' || CAST(e.id AS TEXT), CASE WHEN e.kind = 1 THEN 'a collection has a version' \
-         ELSE 'an object has no version' END FROM entry e JOIN space p ON p.sp = e.sp \
-         WHERE (e.kind = 1 AND e.version IS NOT NULL) OR (e.kind <> 1 AND (e.version IS NULL OR e.size IS NULL))"
+        "SELECT p.id, 'entry ' || CAST(e.id AS TEXT), CASE WHEN e.kind = 2 THEN 'an object has no version' \
+         ELSE 'a collection or link has a version' END FROM entry e JOIN space p ON p.sp = e.sp \
+         WHERE (e.kind <> 2 AND e.version IS NOT NULL) OR (e.kind = 2 AND (e.version IS NULL OR e.size IS NULL))"
+    ),
+    check!(
+        "target_missing",
+        "SELECT p.id, 'entry ' || CAST(e.id AS TEXT), 'a link has no target, or something else has one' \
+         FROM entry e JOIN space p ON p.sp = e.sp WHERE (e.kind = 3) <> (e.target IS NOT NULL)"
     ),
     check!(
         "replica_missing",

@@ -19,8 +19,8 @@ use crate::engine::Tx;
 use crate::error::{Error, ErrorKind, Result};
 use crate::model::{Content, EntryKind, Followed, Record, Replica, Space};
 use crate::record::{
-    AttributesItem, ChangedItem, CreatedItem, GrantItem, MovedItem, PublishedItem, RecordChange, RemovedItem,
-    ReplicaItem, ReplicaRemovedItem, SpaceBody,
+    AttributesItem, ChangedItem, CreatedItem, GrantItem, LinkItem, MovedItem, PublishedItem, RecordChange,
+    RemovedItem, ReplicaItem, ReplicaRemovedItem, SpaceBody,
 };
 use crate::rows::entry::EntryRow;
 use crate::rows::grant::{self, GrantRow};
@@ -126,6 +126,10 @@ impl<T: Tx> Applier<'_, '_, T> {
                     ids.extend(items.iter().flat_map(|item| [item.id, item.parent]));
                     children.extend(items.iter().map(|item| (item.parent, item.name.as_str())));
                 }
+                RecordChange::LinksCreated(items) => {
+                    ids.extend(items.iter().flat_map(|item| [item.id, item.parent]));
+                    children.extend(items.iter().map(|item| (item.parent, item.name.as_str())));
+                }
                 RecordChange::ObjectsPublished(items) => {
                     ids.extend(items.iter().flat_map(|item| [item.id, item.parent]));
                     children.extend(items.iter().map(|item| (item.parent, item.name.as_str())));
@@ -169,6 +173,12 @@ impl<T: Tx> Applier<'_, '_, T> {
             RecordChange::EntriesCreated(items) => {
                 for item in items {
                     self.created(item).await?;
+                }
+                Ok(())
+            }
+            RecordChange::LinksCreated(items) => {
+                for item in items {
+                    self.linked(item).await?;
                 }
                 Ok(())
             }
@@ -277,6 +287,13 @@ impl<T: Tx> Applier<'_, '_, T> {
         Ok(())
     }
 
+    async fn linked(&mut self, item: LinkItem) -> Result<()> {
+        let LinkItem { id, parent, name, target, at } = item;
+        self.require_free(id, parent, &name).await?;
+        self.batch.add(EntryRow::link(self.sp, id.0, parent.0, &name, target, at));
+        Ok(())
+    }
+
     async fn published(&mut self, at: Timestamp, item: PublishedItem) -> Result<()> {
         let PublishedItem { id, parent, name, version, size, root, mtime, mode, base, replica, digests } =
             item;
@@ -298,6 +315,7 @@ impl<T: Tx> Applier<'_, '_, T> {
                 created: at,
                 modified: at,
                 content: Some(content),
+                target: None,
             });
             self.batch.add_replica(copy);
             return Ok(());

@@ -1,4 +1,4 @@
-//! The snapshot of a space, forms 1 and 2: all rows that its home and its followers have equal, as of one position.
+//! The snapshot of a space, forms 1 to 3: all rows that its home and its followers have equal, as of one position.
 //!
 //! Participants: the home writes, a follower reads. Goals: begun without the journal's past; of any size with little
 //! memory on both sides; a cut or a change is noticed. Non-goals: what each site has of its own (leases, intents,
@@ -10,14 +10,16 @@
 //! {"snapshot":{"form":1,"space":{…},"position":"0197….2.17","next_id":2001}}
 //! {"collection":{"id":1,"parent":0,"name":"",…}}       by id
 //! {"object":{"id":3,"parent":1,"name":"x.h5",…}}       by id
+//! {"link":{"id":9,"parent":1,"name":"latest",…}}       form 3 only, by id
 //! {"version":{"id":4,"entry":3,…}}                     former versions that have copies, by id
 //! {"replica":{"version":5,"store":"0197…",…}}          by version and store
 //! {"grant":{"entry":1,"subject":"user:alice",…}}       by entry and subject, as the home calls it
-//! {"attribute":{"entry":3,"name":"level",…}}           form 2 only: a value, by entry, name, source and place
+//! {"attribute":{"entry":3,"name":"level",…}}           from form 2 on: a value, by entry, name, source and place
 //! {"end":{"lines":9,"blake3":"…"}}                     the number and hash of all lines before
 //! ```
 //!
-//! Form 2 is written where a space has attributes, so that a release that reads form 1 alone follows all other spaces.
+//! Form 2 is written where a space has attributes, form 3 where it has links, so that a release that reads earlier forms
+//! alone follows all other spaces.
 //!
 //! The order is part of the form: no line comes twice, and equal rows give equal lines. A collection may come before the
 //! one that it is in, which may be younger; that all are connected is checked when all are there. A new field is
@@ -30,7 +32,7 @@ use percale_core::ids::{EntryId, StoreId, VersionId};
 use percale_core::path::check_name;
 use percale_core::state::ReplicaState;
 use percale_core::tree::RootHash;
-use percale_core::{ByteCount, FileMode, Position, Timestamp};
+use percale_core::{ByteCount, FileMode, LinkTarget, Position, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
@@ -44,6 +46,8 @@ use crate::rows::replica::VersionRow;
 pub(super) const PLAIN: u32 = 1;
 /// The form with attributes.
 pub(super) const WITH_ATTRIBUTES: u32 = 2;
+/// The form with links.
+pub(super) const WITH_LINKS: u32 = 3;
 
 /// Longest line that is read, in bytes. The longest that is written has a text of 8192 bytes, each of them escaped.
 pub(super) const MAX_LINE: usize = 65_536;
@@ -58,6 +62,7 @@ pub(super) enum Line {
     Snapshot(Head),
     Collection(CollectionLine),
     Object(ObjectLine),
+    Link(LinkLine),
     Version(VersionLine),
     Replica(ReplicaLine),
     Grant(GrantLine),
@@ -99,6 +104,16 @@ pub(super) struct ObjectLine {
     pub mode: Option<FileMode>,
     #[serde(default)]
     pub digests: Vec<Digest>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct LinkLine {
+    pub id: EntryId,
+    pub parent: EntryId,
+    pub name: String,
+    pub target: LinkTarget,
+    pub created: Timestamp,
+    pub modified: Timestamp,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -146,8 +161,11 @@ pub(super) struct End {
 
 impl From<EntryRow> for Line {
     fn from(row: EntryRow) -> Self {
-        let EntryRow { id, parent, name, created, modified, content, .. } = row;
+        let EntryRow { id, parent, name, created, modified, content, target, .. } = row;
         let (id, parent) = (EntryId(id), EntryId(parent));
+        if let Some(target) = target {
+            return Line::Link(LinkLine { id, parent, name, target, created, modified });
+        }
         match content {
             None => Line::Collection(CollectionLine { id, parent, name, created, modified }),
             Some(Content { version, size, root, mtime, mode, digests }) => Line::Object(ObjectLine {
@@ -192,7 +210,16 @@ impl CollectionLine {
     pub fn into_row(self, sp: i64) -> EntryRow {
         let Self { id, parent, name, created, modified } = self;
         let kind = EntryKind::Collection;
-        EntryRow { sp, id: id.0, parent: parent.0, name, kind, created, modified, content: None }
+        let (content, target) = (None, None);
+        EntryRow { sp, id: id.0, parent: parent.0, name, kind, created, modified, content, target }
+    }
+}
+
+impl LinkLine {
+    pub fn into_row(self, sp: i64) -> EntryRow {
+        let Self { id, parent, name, target, created, modified } = self;
+        let (kind, content, target) = (EntryKind::Link, None, Some(target));
+        EntryRow { sp, id: id.0, parent: parent.0, name, kind, created, modified, content, target }
     }
 }
 
@@ -200,8 +227,8 @@ impl ObjectLine {
     pub fn into_row(self, sp: i64) -> EntryRow {
         let Self { id, parent, name, created, modified, version, size, root, mtime, mode, digests } = self;
         let content = Some(Content { version, size, root, mtime, mode, digests });
-        let kind = EntryKind::Object;
-        EntryRow { sp, id: id.0, parent: parent.0, name, kind, created, modified, content }
+        let (kind, target) = (EntryKind::Object, None);
+        EntryRow { sp, id: id.0, parent: parent.0, name, kind, created, modified, content, target }
     }
 }
 
@@ -241,6 +268,7 @@ enum Place {
     Head,
     Collection(EntryId),
     Object(EntryId),
+    Link(EntryId),
     Version(VersionId),
     Replica(VersionId, StoreId),
     Grant(EntryId, String),
@@ -254,6 +282,7 @@ impl Line {
             Line::Snapshot(_) => Place::Head,
             Line::Collection(line) => Place::Collection(line.id),
             Line::Object(line) => Place::Object(line.id),
+            Line::Link(line) => Place::Link(line.id),
             Line::Version(line) => Place::Version(line.id),
             Line::Replica(line) => Place::Replica(line.version, line.store),
             Line::Grant(line) => Place::Grant(line.entry, line.subject.to_string()),
@@ -285,6 +314,10 @@ impl Line {
                 check_number(size.get())?;
                 check_entry_name(name)
             }
+            Line::Link(LinkLine { id, name, .. }) => {
+                check_number(id.0)?;
+                check_entry_name(name)
+            }
             Line::Version(VersionLine { id, size, .. }) => {
                 check_number(id.0)?;
                 check_number(size.get())
@@ -303,6 +336,7 @@ impl Line {
         match self {
             Line::Collection(line) => line.id.0,
             Line::Object(line) => line.id.0.max(line.version.0),
+            Line::Link(line) => line.id.0,
             Line::Version(line) => line.id.0,
             _ => 0,
         }
@@ -343,6 +377,9 @@ impl Reader {
             (_, Line::Attribute(_)) if self.form == PLAIN => {
                 return Err(self.wrong("its form has no attributes"));
             }
+            (_, Line::Link(_)) if self.form < WITH_LINKS => {
+                return Err(self.wrong("its form has no links"));
+            }
             (None, _) => return Err(self.wrong("the head is missing")),
             (Some(last), _) if *last >= place => return Err(self.wrong("it is out of order")),
             _ => {}
@@ -376,10 +413,10 @@ impl Reader {
         }
         if self.last.is_none()
             && let Ok(Probe { snapshot: Form { form } }) = serde_json::from_slice(text)
-            && !(PLAIN..=WITH_ATTRIBUTES).contains(&form)
+            && !(PLAIN..=WITH_LINKS).contains(&form)
         {
             return Err(Error::unsupported(format!(
-                "the snapshot has form {form}; this release reads {PLAIN} and {WITH_ATTRIBUTES}"
+                "the snapshot has form {form}; this release reads {PLAIN} to {WITH_LINKS}"
             )));
         }
         serde_json::from_slice(text)
@@ -398,6 +435,7 @@ mod tests {
     use crate::engine::to_json;
 
     /// The stored samples. Never changed; a new form gets a sample of its own.
+    const FORM_3: &str = include_str!("../../samples/snapshot-v3.jsonl");
     const FORM_2: &str = include_str!("../../samples/snapshot-v2.jsonl");
     const SAMPLE: &str = include_str!("../../samples/snapshot-v1.jsonl");
 
@@ -426,6 +464,18 @@ mod tests {
         }
         let error = read(&FORM_2.replacen("\"form\":2", "\"form\":1", 1)).unwrap_err();
         assert!(error.to_string().contains("its form has no attributes"), "{error}");
+    }
+
+    #[test]
+    fn form_3_is_still_read_and_written() {
+        let lines = read(FORM_3).unwrap();
+        let links = lines.iter().filter(|line| matches!(line, Line::Link(_)));
+        assert_eq!(links.count(), 2);
+        for (line, text) in lines.iter().zip(FORM_3.lines()) {
+            assert_eq!(to_json(line).unwrap(), text);
+        }
+        let error = read(&FORM_3.replacen("\"form\":3", "\"form\":2", 1)).unwrap_err();
+        assert!(error.to_string().contains("its form has no links"), "{error}");
     }
 
     #[test]
@@ -468,7 +518,7 @@ mod tests {
             let why = std::error::Error::source(&error).is_some() || to.contains("3000");
             assert!(why, "{to} is refused for itself and not for the hash: {error}");
         }
-        let newer = read(&SAMPLE.replacen("\"form\":1", "\"form\":3", 1)).unwrap_err();
+        let newer = read(&SAMPLE.replacen("\"form\":1", "\"form\":4", 1)).unwrap_err();
         assert_eq!(*newer.kind(), crate::ErrorKind::Unsupported);
     }
 }

@@ -135,6 +135,7 @@ impl Replace {
             match line {
                 Line::Collection(line) => entries.push(line.into_row(sp)),
                 Line::Object(line) => entries.push(line.into_row(sp)),
+                Line::Link(line) => entries.push(line.into_row(sp)),
                 Line::Version(line) => versions.push(line.into_row(sp)),
                 Line::Replica(line) => copies.push(line),
                 Line::Grant(GrantLine { entry, subject, permission }) => {

@@ -10,7 +10,7 @@ use percale_core::ids::{EntryId, SpaceId, VersionId};
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::task::JoinHandle;
 
-use super::lines::{End, GrantLine, Head, Line, PLAIN, ReplicaLine, WITH_ATTRIBUTES};
+use super::lines::{End, GrantLine, Head, Line, PLAIN, ReplicaLine, WITH_ATTRIBUTES, WITH_LINKS};
 use super::no_space;
 use crate::catalog::Catalog;
 use crate::engine::{Query, Tx, to_json};
@@ -106,7 +106,7 @@ impl Query for Dump {
         }
         let row = space_at_home(tx, self.space).await?;
         let home = site::site(tx).await?.map(|site| site.id);
-        let form = if attribute::any(tx, row.sp).await? { WITH_ATTRIBUTES } else { PLAIN };
+        let form = form(tx, row.sp).await?;
         let head = Head {
             form,
             space: SpaceBody::new(&row.space, home),
@@ -121,6 +121,14 @@ impl Query for Dump {
         writer.line(&Line::End(end))?;
         writer.send().await
     }
+}
+
+/// Returns the earliest form that can say all that is in a space.
+async fn form<T: Tx>(tx: &T, sp: i64) -> Result<u32> {
+    if !entry::of_kind(tx, sp, EntryKind::Link, 0, 1).await?.is_empty() {
+        return Ok(WITH_LINKS);
+    }
+    Ok(if attribute::any(tx, sp).await? { WITH_ATTRIBUTES } else { PLAIN })
 }
 
 /// The hash over the rows that a home and its followers have equal.
@@ -203,7 +211,7 @@ impl<'a> Writer<'a> {
         sp: i64,
         seen: impl Fn(&Subject) -> Subject + Send,
     ) -> Result<()> {
-        for kind in [EntryKind::Collection, EntryKind::Object] {
+        for kind in [EntryKind::Collection, EntryKind::Object, EntryKind::Link] {
             let mut after = Some(0);
             while let Some(behind) = after {
                 let page = entry::of_kind(tx, sp, kind, behind, PAGE).await?;

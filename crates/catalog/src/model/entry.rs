@@ -3,7 +3,7 @@
 use percale_core::digest::Digest;
 use percale_core::ids::{EntryId, SpaceId, VersionId};
 use percale_core::tree::RootHash;
-use percale_core::{ByteCount, FileMode, ObjectPath, Position, Timestamp};
+use percale_core::{ByteCount, FileMode, LinkTarget, ObjectPath, Position, Timestamp};
 
 use super::{NamePattern, Replica, words};
 
@@ -14,10 +14,12 @@ words!(
         Collection = "collection",
         /// A file of the namespace.
         Object = "object",
+        /// A symbolic link.
+        Link = "link",
     }
 );
 
-/// A collection or object.
+/// A collection, object or link.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
     /// Its space.
@@ -32,10 +34,12 @@ pub struct Entry {
     pub kind: EntryKind,
     /// When it was made.
     pub created: Timestamp,
-    /// When an object was last published; when a collection was made.
+    /// When an object was last published; when a collection or link was made.
     pub modified: Timestamp,
     /// The current version of an object.
     pub content: Option<Content>,
+    /// Where a link leads.
+    pub target: Option<LinkTarget>,
 }
 
 /// The current version of an object.
@@ -152,7 +156,7 @@ pub struct OpenVersion {
 #[derive(Debug, Clone, Copy, Default)]
 #[non_exhaustive]
 pub struct RenameOptions {
-    /// Replace an object, or an empty collection by a collection, that is at the new path. Default no.
+    /// Replace an object or link, or an empty collection by a collection, that is at the new path. Default no.
     pub overwrite: bool,
     /// Only this entry. A rename that is repeated because its answer was lost then finds the entry at the new path and is
     /// no error. Default: whatever is at the old path.

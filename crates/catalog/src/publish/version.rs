@@ -8,7 +8,7 @@ use percale_core::ids::{EntryId, StoreId, VersionId};
 use percale_core::state::ReplicaState;
 use serde::Serialize;
 
-use crate::access::through_object;
+use crate::access::{is_link, through};
 use crate::batch::{Batch, Mark, PathLock, Walk, Written};
 use crate::engine::Tx;
 use crate::error::{Error, ErrorKind, Result};
@@ -99,8 +99,9 @@ fn check_condition(
     let failed =
         |version, message: String| Err(Error::new(ErrorKind::PreconditionFailed { version }, message));
     let Some(target) = walk.target() else {
-        if !walk.last()?.is_collection() {
-            return Err(through_object(path));
+        let last = walk.last()?;
+        if !last.is_collection() {
+            return Err(through(path, last, walk.missing.len()));
         }
         return match condition {
             Condition::Match(version) => failed(None, format!("{path} does not have version {version}")),
@@ -109,6 +110,9 @@ fn check_condition(
             Condition::New | Condition::Any => require_parent(path, walk).map(|()| None),
         };
     };
+    if let Some(leads_to) = &target.target {
+        return Err(is_link(path, leads_to, 0));
+    }
     let version = target.version();
     match (target.kind, condition) {
         (EntryKind::Collection, _) => {
@@ -220,7 +224,7 @@ pub(crate) async fn add<T: Tx>(
     }
     let current = batch.child(sp, parent.0, &name, Lock::Update).await?;
     let current_version = current.as_ref().and_then(|entry| entry.version());
-    if current_version != base || current.as_ref().is_some_and(|entry| entry.is_collection()) {
+    if current_version != base || current.as_ref().is_some_and(|entry| entry.kind != EntryKind::Object) {
         let message = format!("cannot publish '{name}': it was changed by somebody else in the meantime");
         return Err(Error::new(ErrorKind::Conflict { version: current_version }, message));
     }
@@ -254,6 +258,7 @@ pub(crate) async fn add<T: Tx>(
             created: now,
             modified: now,
             content: Some(content.clone()),
+            target: None,
         }),
     };
     let FirstCopy { store, st, is_own, key, generation, .. } = copy;

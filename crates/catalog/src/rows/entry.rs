@@ -1,8 +1,8 @@
-//! Collections and objects.
+//! Collections, objects and links.
 
 use percale_core::digest::Digest;
 use percale_core::ids::{EntryId, SpaceId, VersionId};
-use percale_core::{ByteCount, FileMode, Timestamp};
+use percale_core::{ByteCount, FileMode, LinkTarget, Timestamp};
 
 use super::{Lock, with_locks};
 use crate::engine::{Row, Sql, Tx, Value, row, to_json};
@@ -21,6 +21,7 @@ pub(crate) struct EntryRow {
     pub created: Timestamp,
     pub modified: Timestamp,
     pub content: Option<Content>,
+    pub target: Option<LinkTarget>,
 }
 
 impl EntryRow {
@@ -35,7 +36,14 @@ impl EntryRow {
             created: now,
             modified: now,
             content: None,
+            target: None,
         }
+    }
+
+    /// Makes a link.
+    pub fn link(sp: i64, id: u64, parent: u64, name: &str, target: LinkTarget, now: Timestamp) -> Self {
+        let kind = EntryKind::Link;
+        Self { kind, target: Some(target), ..Self::collection(sp, id, parent, name, now) }
     }
 
     pub fn is_collection(&self) -> bool {
@@ -62,13 +70,15 @@ impl EntryRow {
             created: self.created,
             modified: self.modified,
             content: self.content,
+            target: self.target,
         }
     }
 }
 
 macro_rules! columns {
     () => {
-        "e.sp, e.id, e.parent, e.name, e.kind, e.created, e.modified, e.version, e.size, e.root, e.mtime, e.mode, e.digests"
+        "e.sp, e.id, e.parent, e.name, e.kind, e.created, e.modified, e.version, e.size, e.root, e.mtime, e.mode, e.digests, \
+         e.target"
     };
 }
 
@@ -169,11 +179,12 @@ static SUBTREE: Sql = Sql::both(
 );
 
 static INSERT: Sql = Sql::each(
-    "INSERT INTO entry (sp, id, parent, name, kind, created, modified, version, size, root, mtime, mode, digests) \
-     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)",
-    "INSERT INTO entry (sp, id, parent, name, kind, created, modified, version, size, root, mtime, mode, digests) \
+    "INSERT INTO entry (sp, id, parent, name, kind, created, modified, version, size, root, mtime, mode, digests, target) \
+     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)",
+    "INSERT INTO entry (sp, id, parent, name, kind, created, modified, version, size, root, mtime, mode, digests, target) \
      SELECT * FROM UNNEST($1::bigint[], $2::bigint[], $3::bigint[], $4::text[], $5::bigint[], $6::bigint[], \
-     $7::bigint[], $8::bigint[], $9::bigint[], $10::bytea[], $11::bigint[], $12::bigint[], $13::text[])",
+     $7::bigint[], $8::bigint[], $9::bigint[], $10::bytea[], $11::bigint[], $12::bigint[], $13::text[], \
+     $14::text[])",
 );
 
 static UPDATE: Sql = Sql::each(
@@ -234,6 +245,7 @@ pub(crate) fn decode(row: &mut Row) -> Result<EntryRow> {
     let kind = match row.int()? {
         1 => EntryKind::Collection,
         2 => EntryKind::Object,
+        3 => EntryKind::Link,
         other => return Err(Error::corrupt(format!("entry {id} has the unknown kind {other}"))),
     };
     let created = row.time()?;
@@ -255,7 +267,21 @@ pub(crate) fn decode(row: &mut Row) -> Result<EntryRow> {
         }),
         _ => None,
     };
-    Ok(EntryRow { sp, id, parent, name, kind, created, modified, content })
+    let target = target_of(id, kind, row.opt_text()?)?;
+    Ok(EntryRow { sp, id, parent, name, kind, created, modified, content, target })
+}
+
+fn target_of(id: u64, kind: EntryKind, text: Option<String>) -> Result<Option<LinkTarget>> {
+    let wrong = |what: &str| Error::corrupt(format!("entry {id}, of the kind {kind}, {what}"));
+    match (kind, text) {
+        (EntryKind::Link, Some(text)) => match text.parse() {
+            Ok(target) => Ok(Some(target)),
+            Err(error) => Err(wrong("has a target that is none").with_source(error)),
+        },
+        (EntryKind::Link, None) => Err(wrong("has no target")),
+        (_, Some(_)) => Err(wrong("has a target")),
+        (_, None) => Ok(None),
+    }
 }
 
 fn mode_of(id: u64, bits: Option<u64>) -> Result<Option<FileMode>> {
@@ -342,7 +368,7 @@ pub(crate) async fn scan<T: Tx>(tx: &T, sp: i64, after: u64, limit: usize) -> Re
     Ok(found.last().filter(|_| found.len() == limit).map(|last| last.id))
 }
 
-/// Returns collections or objects of a space whose ids are greater than `after`, by id.
+/// Returns collections, objects or links of a space whose ids are greater than `after`, by id.
 pub(crate) async fn of_kind<T: Tx>(
     tx: &T,
     sp: i64,
@@ -396,6 +422,7 @@ pub(crate) fn number_of(kind: EntryKind) -> i64 {
     match kind {
         EntryKind::Collection => 1,
         EntryKind::Object => 2,
+        EntryKind::Link => 3,
     }
 }
 
@@ -430,6 +457,7 @@ pub(crate) async fn insert<T: Tx>(tx: &T, rows: &[&EntryRow]) -> Result<()> {
             content.and_then(|content| content.mtime),
             content.and_then(|content| content.mode).map(|mode| i64::from(mode.bits())),
             digests(content)?,
+            entry.target.as_ref().map(LinkTarget::as_str),
         ]);
     }
     tx.execute_many(&INSERT, params).await.map(drop)

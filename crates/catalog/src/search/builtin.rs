@@ -17,8 +17,9 @@ impl Builder<'_> {
             Builtin::Type => match word(builtin, test)?.as_str() {
                 "object" | "file" => Ok("e.kind = 2".into()),
                 "collection" | "directory" => Ok("e.kind = 1".into()),
+                "link" => Ok("e.kind = 3".into()),
                 other => Err(Error::invalid(format!(
-                    "there is no type '{other}'; there are object and collection"
+                    "there is no type '{other}'; there are object, collection and link"
                 ))),
             },
             Builtin::Size => self.number("e.size", "a size is compared with bytes, as in size:>10MB", test),

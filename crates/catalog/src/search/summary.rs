@@ -144,8 +144,8 @@ async fn tallied<T: Tx>(tx: &T, space: &Visible, facets: &[Field]) -> Result<Opt
             }
             Field::Builtin(Builtin::Type) => {
                 for (kind, count) in &entries {
-                    let is_object = *kind == entry::number_of(EntryKind::Object);
-                    let word = if is_object { "object" } else { "collection" };
+                    let known = EntryKind::ALL.iter().find(|known| entry::number_of(**known) == *kind);
+                    let word = known.map_or("?", |known| known.as_str());
                     counts.add((kind::TEXT, word.to_owned()), *count);
                 }
             }
@@ -310,7 +310,7 @@ impl Builder<'_> {
                 (text, self.param(name), entries)
             }
             Field::Builtin(_) => {
-                let kind = "CASE e.kind WHEN 2 THEN 'object' ELSE 'collection' END";
+                let kind = "CASE e.kind WHEN 1 THEN 'collection' WHEN 2 THEN 'object' ELSE 'link' END";
                 (text, kind.to_owned(), entries)
             }
         };

@@ -14,6 +14,7 @@ async fn fill(site: &Site, count: usize) {
     site.remove("/lab/1", true).await.unwrap();
     site.rename("/lab/2", "/lab/moved", false).await.unwrap();
     let catalog = &site.catalog;
+    catalog.create_link(&site.admin, &path("/lab/latest"), "moved".parse().unwrap()).await.unwrap();
     catalog.set_grant(&site.admin, &path("/lab/3"), subject("alice"), Permission::Write).await.unwrap();
     site.prepare(site.wanted("/lab/pending", Condition::New)).await.unwrap();
     let new = NewTask {

@@ -5,7 +5,7 @@ use percale_core::access::{Permission, Subject};
 use percale_core::attribute::Float;
 use percale_core::ids::{SiteId, StoreId};
 use percale_core::state::ReplicaState;
-use percale_core::{AttributeValue, ByteCount, FileMode, Timestamp};
+use percale_core::{AttributeValue, ByteCount, FileMode, LinkTarget, Timestamp};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use serde_json::json;
@@ -18,6 +18,7 @@ enum Op {
     Make(String),
     Put(String, bool),
     PutMany(Vec<String>),
+    Link(String, String),
     Rename(String, String),
     Say(String, Option<u16>),
     Describe(String, String, u8),
@@ -46,6 +47,7 @@ fn an_op() -> impl Strategy<Value = Op> {
         2 => a_path().prop_map(Op::Make),
         5 => (a_path(), any::<bool>()).prop_map(|(at, native)| Op::Put(at, native)),
         1 => prop::collection::vec(a_path(), 1..6).prop_map(Op::PutMany),
+        2 => (a_path(), a_path()).prop_map(|(at, to)| Op::Link(at, to)),
         5 => (a_path(), a_path()).prop_map(|(from, to)| Op::Rename(from, to)),
         2 => (a_path(), prop::option::of(0u16..512)).prop_map(|(at, mode)| Op::Say(at, mode)),
         3 => (a_path(), prop::sample::select(vec!["x", "y"]), 0u8..5).prop_map(|(at, what, n)| Op::Describe(at, what.into(), n)),
@@ -96,6 +98,10 @@ async fn step(pair: &Pair, native: StoreId, n: u64, op: &Op) {
                     catalog.abandon(vec![intent.id]).await.unwrap();
                 }
             }
+        }
+        Op::Link(at, to) => {
+            let target = LinkTarget::between(&path(at), &path(to)).unwrap();
+            drop(catalog.create_link(admin, &path(at), target).await);
         }
         Op::Rename(from, to) => drop(pair.home.rename(from, to, true).await),
         Op::Say(at, mode) => {

@@ -94,7 +94,7 @@ async fn replicas_come_along_if_asked_for(site: Site) {
     for item in &page.items {
         let keys: Vec<_> = item.replicas.iter().map(|replica| replica.key.as_str()).collect();
         match item.entry.kind {
-            EntryKind::Collection => assert!(keys.is_empty()),
+            EntryKind::Collection | EntryKind::Link => assert!(keys.is_empty()),
             EntryKind::Object => assert_eq!(keys, [item.path.as_str().trim_start_matches('/')]),
         }
     }

@@ -21,6 +21,7 @@ mod following;
 mod journal;
 mod kept;
 mod leases;
+mod links;
 mod listing;
 mod model;
 mod namespace;

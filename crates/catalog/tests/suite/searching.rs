@@ -225,9 +225,9 @@ async fn texts_are_found_by_what_is_in_them(site: Site) {
 /// Takes away what schema 8 and those behind it brought.
 const BACK_TO_7: [&str; 2] = [
     "DROP TRIGGER attribute_word_added; DROP TRIGGER attribute_word_removed; DROP TABLE word_piece; DROP TABLE word; \
-     DELETE FROM refinery_schema_history WHERE version >= 8",
+     ALTER TABLE entry DROP COLUMN target; DELETE FROM refinery_schema_history WHERE version >= 8",
     "DROP TRIGGER attribute_word_added ON attribute; DROP FUNCTION attribute_words; DROP FUNCTION words_like; DROP TABLE word; \
-     DELETE FROM refinery_schema_history WHERE version >= 8",
+     ALTER TABLE entry DROP COLUMN target; DELETE FROM refinery_schema_history WHERE version >= 8",
 ];
 
 async fn texts_that_an_older_release_wrote_are_found(site: Site) {
@@ -320,7 +320,7 @@ async fn what_is_known_of_every_entry_is_searched_by(site: Site) {
     let wrong = [
         builtin(Builtin::Size, has("big")),
         builtin(Builtin::Modified, has("5")),
-        builtin(Builtin::Type, has("link")),
+        builtin(Builtin::Type, has("shortcut")),
         builtin(Builtin::Hash, has("xyz")),
         builtin(Builtin::Hash, has("abcd1234")),
         builtin(Builtin::Hash, has("sha256:abcd1234")),

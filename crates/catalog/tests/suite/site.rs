@@ -244,6 +244,7 @@ impl Site {
         let line = |item: &Listed| match item.entry.kind {
             EntryKind::Collection => format!("{}/", item.path),
             EntryKind::Object => item.path.to_string(),
+            EntryKind::Link => format!("{} -> {}", item.path, item.entry.target.as_ref().unwrap()),
         };
         page.items.iter().map(line).collect()
     }

@@ -129,7 +129,7 @@ async fn a_snapshot_that_contradicts_itself_changes_nothing(home: Site) {
         })
         .collect();
     assert_eq!(kind(pair.give(sealed(&two)).await), ErrorKind::DoesNotFit, "two entries of one name");
-    let newer = pair.give(sealed(&swap("\"form\":1", "\"form\":3"))).await;
+    let newer = pair.give(sealed(&swap("\"form\":1", "\"form\":4"))).await;
     assert_eq!(kind(newer), ErrorKind::Unsupported);
     pair.give(sealed(&with_attribute(x.0))).await.unwrap();
     assert_eq!(pair.own.catalog.attributes(&pair.own.admin, &path("/lab/run/x")).await.unwrap().0.len(), 1);

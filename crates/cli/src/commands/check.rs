@@ -154,7 +154,7 @@ async fn states(path: &FabricPath, context: &Context) -> Result {
     let (mut objects, mut without) = (0_u64, 0_u64);
     let mut bad: Vec<(ObjectPath, ReplicaState)> = Vec::new();
     let mut look = |entry: &Entry| {
-        if entry.kind == Kind::Collection {
+        if entry.kind != Kind::Object {
             return;
         }
         objects += 1;
@@ -167,7 +167,7 @@ async fn states(path: &FabricPath, context: &Context) -> Result {
             }
         }
     };
-    let whole = if path.path.is_root() { None } else { Some(client.stat(&path.path).await?) };
+    let whole = if path.path.is_root() { None } else { Some(client.resolve(&path.path).await?) };
     match whole {
         Some(object) if object.kind == Kind::Object => look(&object),
         _ => {
@@ -231,7 +231,7 @@ async fn compare(
     let filter = args.filters.build()?;
     let metadata =
         std::fs::metadata(&local.path).map_err(|error| Failure::local("read", &local.path, &error))?;
-    let entry = client.stat(&path.path).await?;
+    let entry = client.resolve(&path.path).await?;
     if metadata.is_dir() != (entry.kind == Kind::Collection) {
         let message = format!("{} and {path} are not of the same kind", local.path.display());
         return Err(Failure::usage(message));
@@ -243,7 +243,7 @@ async fn compare(
     if let Some(content) = &entry.content {
         remote.insert(String::new(), (content.size, content.root));
     } else {
-        remote = list_remote(&client, &path.path, wants).await?;
+        remote = list_remote(&client, &entry.path, wants).await?;
     }
     let files = if metadata.is_dir() {
         let root = local.path.clone();

@@ -89,13 +89,13 @@ struct Links {
 
 async fn links(args: ExportArgs, context: &Context) -> Result {
     let client = context.client_for([&args.from])?;
-    let entry = context.interruptible(client.stat(&args.from.path)).await??;
+    let entry = context.interruptible(client.resolve(&args.from.path)).await??;
     if entry.kind != Kind::Collection {
         let failure = Failure::new(ErrorCode::NotACollection, format!("{} is an object", args.from));
         return Err(failure.with_hint("Export the collection that it is in, with --include."));
     }
     let links = Links {
-        from: args.from.path,
+        from: entry.path,
         to: args.to,
         roots: roots(&client, context).await?,
         filter: args.common.filters.build()?,
@@ -142,6 +142,10 @@ impl Links {
         let at = self.to.join(below);
         let done = match entry.kind {
             Kind::Collection => self.directory(&at).map(|()| None),
+            Kind::Link => match inside(entry, &self.from) {
+                Some(target) => self.link(Path::new(target), &at).map(Some),
+                None => Err("it is a symbolic link that leads out of what is exported".to_owned()),
+            },
             Kind::Object => match self.file_of(entry) {
                 Some(file) => self.link(&file, &at).map(Some),
                 None => {
@@ -211,6 +215,13 @@ impl Links {
         make_link(file, at).map_err(|error| format!("cannot make {}: {error}", at.display()))?;
         Ok(true)
     }
+}
+
+/// Returns where a link leads, if that is below what is exported.
+fn inside<'a>(entry: &'a Entry, root: &ObjectPath) -> Option<&'a str> {
+    let target = entry.target.as_ref()?;
+    let path = target.follow(&entry.path, std::iter::empty())?;
+    path.is_within(root).then_some(target.as_str())
 }
 
 /// Makes a link in place of the one that may be there, at no time without one.

@@ -9,7 +9,7 @@ use percale_client::Client;
 use percale_core::{ByteCount, ObjectPath, Timestamp};
 
 use super::grant::fabric_path;
-use super::usage::for_each_below;
+use super::usage::{for_each_below, resolved};
 use crate::address::{FabricPath, show};
 use crate::context::Context;
 use crate::duration::Span;
@@ -65,6 +65,19 @@ enum KindArg {
     /// Collections
     #[value(alias = "d")]
     Collection,
+    /// Symbolic links
+    #[value(alias = "l")]
+    Link,
+}
+
+impl KindArg {
+    const fn of(kind: Kind) -> Self {
+        match kind {
+            Kind::Object => Self::Object,
+            Kind::Collection => Self::Collection,
+            Kind::Link => Self::Link,
+        }
+    }
 }
 
 /// A test of a size.
@@ -108,12 +121,13 @@ pub async fn run(args: FindArgs, context: &Context) -> Result {
     let mut left = args.limit.unwrap_or(u64::MAX);
     let mut found = 0_u64;
     for root in &args.paths {
-        let depth = root.path.components().count();
+        let root = resolved(&client, &root.path).await?;
+        let depth = root.components().count();
         let wanted = |entry: &Entry| {
             let size = entry.content.as_ref().map(|content| content.size);
             let modified = entry.content.as_ref().map_or(entry.modified, |content| content.mtime);
             let age = now.since(modified);
-            let kind = if entry.kind == Kind::Object { KindArg::Object } else { KindArg::Collection };
+            let kind = KindArg::of(entry.kind);
             let below = || entry.path.components().skip(depth).collect::<Vec<_>>().join("/");
             args.kind.is_none_or(|wanted| wanted == kind)
                 && args.size.is_none_or(|test| size.is_some_and(|size| test.holds(size)))
@@ -134,8 +148,8 @@ pub async fn run(args: FindArgs, context: &Context) -> Result {
         };
         let walked = match &args.name {
             // The site looks names up.
-            Some(name) if !root.path.is_root() => for_each_named(&client, &root.path, name, take).await,
-            _ => for_each_below(&client, &root.path, false, take).await,
+            Some(name) if !root.is_root() => for_each_named(&client, &root, name, take).await,
+            _ => for_each_below(&client, &root, false, take).await,
         };
         out.finish()?;
         match walked {

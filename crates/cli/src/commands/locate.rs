@@ -56,7 +56,7 @@ pub async fn run(args: WhereArgs, context: &Context) -> Result {
     for path in expand(&client, args.paths).await? {
         let mut sites: BTreeMap<String, Holding> = BTreeMap::new();
         let mut objects = 0;
-        let entry = client.stat(&path.path).await?;
+        let entry = client.resolve(&path.path).await?;
         if entry.kind == Kind::Object {
             objects += 1;
             count(&mut sites, &entry);
@@ -64,7 +64,7 @@ pub async fn run(args: WhereArgs, context: &Context) -> Result {
             let options = ListOptions { recursive: true, replicas: true, limit: None };
             let mut cursor: Option<String> = None;
             loop {
-                let page = client.list(&path.path, options, cursor.as_deref()).await?;
+                let page = client.list(&entry.path, options, cursor.as_deref()).await?;
                 for entry in page.items.iter().filter(|entry| entry.kind == Kind::Object) {
                     objects += 1;
                     count(&mut sites, entry);

@@ -86,6 +86,10 @@ async fn list(
                 let entry = client.stat(&path.path).await?;
                 return print(&[entry], &path.path, args, context, left);
             }
+            Err(error) if error.code() == ErrorCode::IsLink => {
+                let behind = FabricPath { path: client.resolve(&path.path).await?.path, ..path.clone() };
+                return Box::pin(list(client, &behind, args, context, left)).await;
+            }
             Err(error) => return Err(error.into()),
         };
         print(&page.items, &path.path, args, context, left)?;
@@ -142,6 +146,10 @@ fn name_below(entry: &Entry, root: &ObjectPath) -> String {
     match entry.kind {
         Kind::Collection => format!("{name}/"),
         Kind::Object => name,
+        Kind::Link => match &entry.target {
+            Some(target) => format!("{name} -> {target}"),
+            None => name,
+        },
     }
 }
 

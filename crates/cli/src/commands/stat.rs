@@ -54,6 +54,9 @@ fn describe(entry: &Entry) -> String {
         format!("created   {} UTC", time(entry.created)),
         format!("changed   {} UTC", time(entry.modified)),
     ];
+    if let Some(target) = &entry.target {
+        lines.push(format!("leads to  {target}"));
+    }
     if let Some(content) = &entry.content {
         lines.push(format!("size      {} ({} bytes)", size(content.size), content.size));
         lines.push(format!("version   {}", content.version));

@@ -144,7 +144,7 @@ async fn within(args: &SyncArgs, context: &Context, from: FabricPath, to: Fabric
         return Err(failure.with_hint("Sync the collections that are wanted one by one."));
     }
     let client = context.client_for([&from, &to])?;
-    let entry = context.interruptible(client.stat(&from.path)).await??;
+    let entry = context.interruptible(client.resolve(&from.path)).await??;
     if entry.kind == Kind::Object {
         let message = format!("{from} is an object; only collections are kept alike");
         return Err(
@@ -152,10 +152,10 @@ async fn within(args: &SyncArgs, context: &Context, from: FabricPath, to: Fabric
         );
     }
     if args.common.dry_run {
-        return context.interruptible(show_plan(args, context, &client, &from.path, &to.path)).await?;
+        return context.interruptible(show_plan(args, context, &client, &entry.path, &to.path)).await?;
     }
     let spec = TaskSpec::Sync {
-        from: from.path,
+        from: entry.path,
         to: to.path.clone(),
         compare: args.common.compare.into(),
         delete: args.delete,

@@ -374,7 +374,7 @@ async fn get_all(context: &Context, args: &TransferArgs, from: Vec<FabricPath>, 
             return Err(Failure::usage("the list of spaces cannot be copied")
                 .with_hint("Name a space: 'percale:/SPACE'."));
         }
-        let entry = context.interruptible(client.stat(&source.path)).await??;
+        let entry = context.interruptible(client.resolve(&source.path)).await??;
         if entry.kind == Kind::Collection && !args.recursive {
             return Err(needs_recursive(&source.to_string()));
         }
@@ -392,7 +392,7 @@ async fn get_all(context: &Context, args: &TransferArgs, from: Vec<FabricPath>, 
         let name = source.path.name().unwrap_or_default();
         let result = if entry.kind == Kind::Collection {
             let target = if source.means_contents { to.path.clone() } else { to.path.join(name) };
-            client.get_collection(&source.path, &target, &options).await
+            client.get_collection(&entry.path, &target, &options).await
         } else {
             if into && !args.common.dry_run {
                 let made = std::fs::create_dir_all(&to.path);
@@ -488,7 +488,7 @@ async fn plan_copies(
 ) -> Result<Vec<(ObjectPath, ObjectPath)>> {
     let mut copies = Vec::new();
     for source in from {
-        let entry = client.stat(&source.path).await?;
+        let entry = client.resolve(&source.path).await?;
         let is_collection = entry.kind == Kind::Collection;
         if is_collection && !recursive {
             return Err(needs_recursive(&source.to_string()));
@@ -500,11 +500,11 @@ async fn plan_copies(
                 .map_err(|error| Failure::new(error.code(), format!("cannot copy {source}: {error}")))?,
             _ => to.path.clone(),
         };
-        if target.is_within(&source.path) {
+        if target.is_within(&entry.path) {
             let message = format!("cannot copy {source} into itself ({})", show(&target));
             return Err(Failure::usage(message));
         }
-        copies.push((source.path.clone(), target));
+        copies.push((entry.path, target));
     }
     Ok(copies)
 }

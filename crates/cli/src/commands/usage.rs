@@ -75,18 +75,27 @@ pub async fn for_each_below(
     }
 }
 
+/// Returns what a path leads to over links.
+pub async fn resolved(client: &Client, path: &ObjectPath) -> Result<ObjectPath> {
+    match path.is_root() {
+        true => Ok(path.clone()),
+        false => Ok(client.resolve(path).await?.path),
+    }
+}
+
 /// Shows a tree.
 pub async fn tree(args: TreeArgs, context: &Context) -> Result {
     let client = context.client_for([&args.path])?;
-    let depth = args.path.path.components().count();
+    let root = resolved(&client, &args.path.path).await?;
+    let depth = root.components().count();
     let mut out = Lines::open();
     if !context.output.json && !context.output.quiet {
         out.line(args.path.to_string())?;
     }
     let (mut collections, mut objects, mut bytes) = (0, 0, 0);
-    for_each_below(&client, &args.path.path, false, |entry| {
+    for_each_below(&client, &root, false, |entry| {
         let level = entry.path.components().count().saturating_sub(depth);
-        let is_object = entry.kind == Kind::Object;
+        let is_object = entry.kind != Kind::Collection;
         if level == 0 || args.depth.is_some_and(|most| level > most) || (is_object && args.collections) {
             return Ok(());
         }
@@ -104,9 +113,10 @@ pub async fn tree(args: TreeArgs, context: &Context) -> Result {
         }
         let indent = "  ".repeat(level);
         let name = entry.path.name().unwrap_or_default();
-        match &entry.content {
-            Some(content) => out.line(format!("{indent}{name}  ({})", size(content.size))),
-            None => out.line(format!("{indent}{name}/")),
+        match (&entry.content, &entry.target) {
+            (Some(content), _) => out.line(format!("{indent}{name}  ({})", size(content.size))),
+            (None, Some(target)) => out.line(format!("{indent}{name} -> {target}")),
+            (None, None) => out.line(format!("{indent}{name}/")),
         }
     })
     .await?;
@@ -123,16 +133,21 @@ pub async fn tree(args: TreeArgs, context: &Context) -> Result {
 pub async fn du(args: DuArgs, context: &Context) -> Result {
     let client = context.client_for(&args.paths)?;
     for path in expand(&client, args.paths.clone()).await? {
-        let depth = path.path.components().count();
+        let whole = match path.path.is_root() {
+            true => None,
+            false => Some(client.resolve(&path.path).await?),
+        };
+        let root = whole.as_ref().map_or_else(ObjectPath::root, |whole| whole.path.clone());
+        let depth = root.components().count();
         // Only as many collections are kept as are shown.
         let mut sums: BTreeMap<ObjectPath, (u64, u64)> = BTreeMap::new();
-        sums.insert(path.path.clone(), (0, 0));
+        sums.insert(root.clone(), (0, 0));
         let mut add = |entry: &Entry| {
             let bytes = entry.content.as_ref().map_or(0, |content| content.size);
             let objects = u64::from(entry.kind == Kind::Object);
             let mut at =
-                if entry.kind == Kind::Object { entry.path.parent() } else { Some(entry.path.clone()) };
-            while let Some(collection) = at.filter(|collection| collection.is_within(&path.path)) {
+                if entry.kind != Kind::Collection { entry.path.parent() } else { Some(entry.path.clone()) };
+            while let Some(collection) = at.filter(|collection| collection.is_within(&root)) {
                 let level = collection.components().count() - depth;
                 if level <= args.depth {
                     let sum = sums.entry(collection.clone()).or_default();
@@ -142,12 +157,11 @@ pub async fn du(args: DuArgs, context: &Context) -> Result {
                 at = collection.parent();
             }
         };
-        let whole = client.stat(&path.path).await?;
-        if whole.kind == Kind::Object {
-            let bytes = whole.content.map_or(0, |content| content.size);
-            sums.insert(path.path.clone(), (bytes, 1));
+        if let Some(object) = whole.filter(|whole| whole.kind == Kind::Object) {
+            let bytes = object.content.map_or(0, |content| content.size);
+            sums.insert(root.clone(), (bytes, 1));
         } else {
-            for_each_below(&client, &path.path, false, |entry| {
+            for_each_below(&client, &root, false, |entry| {
                 add(&entry);
                 Ok(())
             })

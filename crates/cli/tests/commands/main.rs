@@ -5,6 +5,7 @@
 //! | [`bench`] | the model of transfers that `bench model` measures |
 //! | [`faults`] | transfers over connections that break again and again |
 //! | [`import`] | files of a storage, registered in place |
+//! | [`links`] | symbolic links: made, shown, followed, copied |
 //! | [`namespace`] | listing, looking, renaming, removing, sharing; exit codes; output for programs |
 //! | [`references`] | files that a search finds, opened as one array |
 //! | [`search`] | attributes set, shown, and data found by them |
@@ -19,6 +20,7 @@ mod faults;
 mod headers;
 mod import;
 mod lab;
+mod links;
 mod namespace;
 mod references;
 mod search;

@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read as _, Seek as _, SeekFrom, Write as _};
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::{FileExt as _, MetadataExt as _, PermissionsExt as _};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _, PermissionsExt as _, symlink};
 use std::process::Command;
 use std::time::{Duration, SystemTime};
 
@@ -50,6 +50,57 @@ fn what_is_written_is_in_the_fabric_and_what_is_in_the_fabric_is_read() {
         // What was published is right on the disk, too.
         run(&site, &["check", "--deep", "percale:/lab"]);
     }
+}
+
+#[test]
+fn links_are_as_on_a_local_disk() {
+    let Some((site, folder)) = to_mount(site) else { return };
+    let mount = Mounted::start(&site, folder.path(), &[]);
+    fs::create_dir(mount.path("run")).unwrap();
+    fs::write(mount.path("run/x"), "one").unwrap();
+    symlink("run", mount.path("latest")).unwrap();
+    symlink("../run/x", mount.path("run/x2")).unwrap();
+    symlink("/nowhere/at/all", mount.path("dangling")).unwrap();
+    assert_eq!(fs::read_link(mount.path("latest")).unwrap().to_str(), Some("run"));
+    assert_eq!(fs::read_to_string(mount.path("latest/x2")).unwrap(), "one");
+    let stat = fs::symlink_metadata(mount.path("latest")).unwrap();
+    assert!(stat.is_symlink() && stat.len() == 3 && stat.permissions().mode() & 0o777 == 0o777);
+    assert_eq!(fs::read(mount.path("dangling")).unwrap_err().kind(), ErrorKind::NotFound);
+    let there = symlink("x", mount.path("latest")).unwrap_err();
+    assert_eq!(there.kind(), ErrorKind::AlreadyExists);
+    let long = symlink("x".repeat(4096), mount.path("long")).unwrap_err();
+    assert_eq!(long.raw_os_error(), Some(36), "ENAMETOOLONG");
+    let not_utf8 = symlink(OsStr::from_bytes(b"\xff"), mount.path("bytes")).unwrap_err();
+    assert_eq!(not_utf8.raw_os_error(), Some(84), "EILSEQ");
+
+    // Written through, moved over, removed as itself.
+    fs::write(mount.path("latest/x2"), "other").unwrap();
+    assert_eq!(fs::read_to_string(mount.path("run/x")).unwrap(), "other");
+    fs::write(mount.path("latest/new"), "new").unwrap();
+    fs::rename(mount.path("dangling"), mount.path("run/x2")).unwrap();
+    assert_eq!(fs::read_link(mount.path("run/x2")).unwrap().to_str(), Some("/nowhere/at/all"));
+    fs::write(mount.path("file"), "in place of a link").unwrap();
+    fs::rename(mount.path("file"), mount.path("run/x2")).unwrap();
+    fs::remove_file(mount.path("latest")).unwrap();
+    symlink("run/x", mount.path("latest")).unwrap();
+    until_listed(&site, &["/lab/latest -", "/lab/run -", "/lab/run/new 3", "/lab/run/x 5", "/lab/run/x2 18"]);
+    assert_eq!(run(&site, &["cat", "percale:/lab/latest"]), "other");
+
+    // What others make of links is seen without asking.
+    run(&site, &["ln", "-f", "percale:/lab/run/new", "percale:/lab/latest"]);
+    soon("the link to lead elsewhere", || {
+        fs::read_to_string(mount.path("latest")).unwrap_or_default() == "new"
+    });
+    run(&site, &["ln", "percale:/lab/run", "percale:/lab/also"]);
+    soon("a link to appear", || mount.path("also/new").exists());
+    run(&site, &["rm", "percale:/lab/also"]);
+    soon("a link to go", || fs::symlink_metadata(mount.path("also")).is_err());
+    let names: Vec<_> =
+        fs::read_dir(mount.root()).unwrap().map(|entry| entry.unwrap().file_type().unwrap()).collect();
+    assert_eq!((names.len(), names.iter().filter(|kind| kind.is_symlink()).count()), (2, 1));
+    mount.stop();
+    let mount = Mounted::start(&site, folder.path(), &[]);
+    assert_eq!(fs::read_link(mount.path("latest")).unwrap().to_str(), Some("run/new"));
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Programs that people use, which know nothing of a mount. One that is not installed is left out, aloud.
 
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
 
@@ -46,6 +47,7 @@ fn sources_are_cloned_and_built() {
     for (name, text) in PROGRAM {
         fs::write(origin.join(name), text).unwrap();
     }
+    symlink("add.h", origin.join("header.h")).unwrap();
     let author = ["-c", "user.name=A", "-c", "user.email=a@example.org"];
     if run_in(&origin, "git", &["init", "-q"]).is_none() {
         return;
@@ -57,6 +59,7 @@ fn sources_are_cloned_and_built() {
     let work = mount.path("work");
     assert_eq!(run_in(&work, "git", &["status", "--porcelain"]).unwrap(), "");
     for _ in 0..2 {
+        assert_eq!(fs::read_link(work.join("header.h")).unwrap(), Path::new("add.h"));
         if run_in(&work, "make", &[]).is_some() {
             assert_eq!(run_in(&work, "./sums", &[]).unwrap(), "42\n");
             assert!(run_in(&work, "make", &[]).unwrap().contains("up to date"));
@@ -69,7 +72,7 @@ fn sources_are_cloned_and_built() {
     run_in(&work, "git", &["gc", "-q"]);
     run_in(&work, "git", &["fsck", "--strict"]);
     mount.stop();
-    assert_eq!(run(&site, &["cat", "percale:/lab/work/add.h"]), "long add(long, long);\n");
+    assert_eq!(run(&site, &["cat", "percale:/lab/work/header.h"]), "long add(long, long);\n");
 }
 
 #[test]

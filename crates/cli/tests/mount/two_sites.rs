@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
 use std::io::Write as _;
-use std::os::unix::fs::{FileExt as _, PermissionsExt as _};
+use std::os::unix::fs::{FileExt as _, PermissionsExt as _, symlink};
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, SystemTime};
@@ -179,7 +179,7 @@ fn files_below(directory: &Path) -> Vec<std::path::PathBuf> {
     paths.flat_map(|path| if path.is_dir() { files_below(&path) } else { vec![path] }).collect()
 }
 
-/// The files below a directory, each with its size and the runs of bytes in it; nothing for a directory.
+/// The files below a directory, each with its size and the runs of bytes in it, and links with where they lead; nothing for a directory.
 type Contents = BTreeMap<String, Option<(usize, Vec<(u8, usize)>)>>;
 
 fn contents(root: &Path) -> Contents {
@@ -187,7 +187,11 @@ fn contents(root: &Path) -> Contents {
         for entry in fs::read_dir(directory).unwrap() {
             let path = entry.unwrap().path();
             let name = path.strip_prefix(root).unwrap().to_str().unwrap().to_owned();
-            if path.is_dir() {
+            let link = fs::read_link(&path).ok();
+            if let Some(target) = link {
+                let target = target.to_str().unwrap().bytes().map(|byte| (byte, 1)).collect();
+                found.insert(name, Some((usize::MAX, target)));
+            } else if path.is_dir() {
                 found.insert(name, None);
                 add(root, &path, found);
             } else {
@@ -263,12 +267,15 @@ impl Random {
 
     fn operation(&mut self) -> Operation {
         let bytes = vec![b'a' + self.below(26) as u8; [0, 10, 5000, 1_500_000][self.below(4)]];
-        match self.below(8) {
+        match self.below(9) {
             0 | 1 => Operation::Write(self.name(), bytes),
             2 => Operation::Append(self.name(), bytes),
             3 => Operation::Remove(self.name()),
             4 => Operation::Rename(self.name(), self.name()),
             5 => Operation::MakeDirectory(["d", "d/e", "h"][self.below(3)].to_owned()),
+            7 => {
+                Operation::Link(self.name(), ["a", "e", "d/a", "b", "d", "nothing"][self.below(6)].to_owned())
+            }
             6 => Operation::RemoveDirectory(["d", "d/e", "h"][self.below(3)].to_owned()),
             _ => Operation::Cut(self.name(), self.below(6000) as u64),
         }
@@ -282,6 +289,7 @@ enum Operation {
     Remove(String),
     Rename(String, String),
     MakeDirectory(String),
+    Link(String, String),
     RemoveDirectory(String),
     Cut(String, u64),
 }
@@ -295,6 +303,7 @@ fn apply(root: &Path, operation: &Operation) -> Result<(), Option<i32>> {
         }
         Operation::Remove(name) => fs::remove_file(root.join(name)),
         Operation::Rename(from, to) => fs::rename(root.join(from), root.join(to)),
+        Operation::Link(name, target) => symlink(target, root.join(name)),
         Operation::MakeDirectory(name) => fs::create_dir(root.join(name)),
         Operation::RemoveDirectory(name) => fs::remove_dir(root.join(name)),
         Operation::Cut(name, size) => {

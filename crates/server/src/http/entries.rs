@@ -40,6 +40,7 @@ pub(super) fn describe(path: ObjectPath, entry: percale_catalog::Entry) -> Entry
         kind: match entry.kind {
             EntryKind::Collection => Kind::Collection,
             EntryKind::Object => Kind::Object,
+            EntryKind::Link => Kind::Link,
         },
         id: entry.id,
         created: entry.created,
@@ -52,6 +53,7 @@ pub(super) fn describe(path: ObjectPath, entry: percale_catalog::Entry) -> Entry
             mode: content.mode,
             digests: content.digests,
         }),
+        target: entry.target,
         replicas: None,
     }
 }
@@ -276,6 +278,7 @@ async fn list_spaces(app: &AppState, caller: &Caller, query: &ListQuery, uri: &U
         created: space.created,
         modified: space.created,
         content: None,
+        target: None,
         replicas: None,
     });
     Ok(page(uri, entries.collect(), next))
@@ -339,7 +342,7 @@ async fn matched(
             "*" => Ok(None),
             _ => Err(ApiError::new(
                 ErrorCode::IsCollection,
-                format!("{path} is a collection and has no entity tag"),
+                format!("{path} is no object and has no entity tag"),
             )
             .with_path(path)),
         };

@@ -100,7 +100,7 @@ fn changed(method: &Method, uri: &Uri) -> Option<About> {
     let is_change = match kind {
         "entries" => method == Method::DELETE || method == Method::PATCH,
         "attributes" => method == Method::PATCH,
-        "collections" => method == Method::PUT,
+        "collections" | "links" => method == Method::PUT,
         "grants" => method == Method::PUT || method == Method::DELETE,
         "spaces" => method == Method::PATCH || method == Method::DELETE,
         "move" => return (method == Method::POST && path.is_empty()).then_some(About::Move),

@@ -12,6 +12,7 @@ pub mod frames;
 mod grants;
 mod health;
 mod idempotency;
+mod links;
 mod mounts;
 pub mod observe;
 pub mod openapi;
@@ -60,6 +61,7 @@ pub(crate) fn routes() -> OpenApiRouter<AppState> {
         .merge(grants::routes())
         .merge(entries::routes())
         .merge(collections::routes())
+        .merge(links::routes())
         .merge(attributes::routes())
         .merge(search::routes())
         .merge(data::routes())
@@ -83,6 +85,7 @@ pub fn router(app: AppState) -> Router {
         .fallback(no_such_address)
         .method_not_allowed_fallback(no_such_method)
         .layer(axum::middleware::from_fn_with_state(app.clone(), forward::layer))
+        .layer(axum::middleware::from_fn(links::layer))
         .layer(RequestBodyTimeoutLayer::new(stall))
         .layer(CatchPanicLayer::custom(observe::answer_panic))
         .layer(axum::middleware::from_fn_with_state(app.clone(), observe::layer))

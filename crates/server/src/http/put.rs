@@ -185,7 +185,7 @@ async fn asked_condition(
         (Some(list), None) => {
             let entry = app
                 .catalog
-                .stat(caller, path)
+                .stat_no_link(caller, path)
                 .await
                 .map_err(|error| ApiError::from(error).with_path(path))?;
             let content = entry

@@ -364,7 +364,8 @@ async fn check(app: &AppState, caller: &Caller, spec: &TaskSpec) -> Result<()> {
         }
         TaskSpec::Sync { from, to, .. } => {
             may_copy(app, caller, from, to).await?;
-            let both = [app.catalog.stat(caller, from).await, app.catalog.stat(caller, to).await];
+            let catalog = &app.catalog;
+            let both = [catalog.stat_no_link(caller, from).await, catalog.stat_no_link(caller, to).await];
             for (path, entry) in [from, to].into_iter().zip(both) {
                 match entry {
                     Ok(entry) if entry.kind == EntryKind::Object => {
@@ -389,7 +390,7 @@ async fn may_copy(app: &AppState, caller: &Caller, from: &ObjectPath, to: &Objec
         return Err(ApiError::invalid("copies are made from one space to another: name both"));
     }
     authorize(&app.catalog, caller, from, Permission::Read).await?;
-    app.catalog.stat(caller, from).await.on_path(from)?;
+    app.catalog.stat_no_link(caller, from).await.on_path(from)?;
     authorize(&app.catalog, caller, to, Permission::Write).await?;
     if to.is_within(from) || from.is_within(to) {
         let detail = format!("cannot copy {from} to {to}: one is in the other");

@@ -61,7 +61,7 @@ struct Copier<'a> {
 /// Copies an entry and all below it to where nothing is.
 pub(super) async fn run(attempt: &Attempt, from: &ObjectPath, to: &ObjectPath) -> Result<()> {
     let home = Home::of(attempt, to).await?;
-    let entry = attempt.app.catalog.stat(&attempt.task.caller, from).await.on_path(from)?;
+    let entry = attempt.app.catalog.stat_no_link(&attempt.task.caller, from).await.on_path(from)?;
     if entry.kind == EntryKind::Collection {
         home.make_collection(to).await?;
     }
@@ -123,12 +123,13 @@ impl Copier<'_> {
     async fn page(&self, after: Option<String>) -> Result<Option<String>> {
         let attempt = self.attempt;
         let page = attempt.list(self.from, after, STEP).await?;
-        let (mut collections, mut objects) = (Vec::new(), Vec::new());
+        let (mut collections, mut objects, mut links) = (Vec::new(), Vec::new(), Vec::new());
         for listed in page.items {
             let target = moved(self.from, self.to, &listed.path)?;
             match listed.entry.kind {
                 EntryKind::Collection => collections.push((listed.path, target)),
                 EntryKind::Object => objects.push((listed, target)),
+                EntryKind::Link => links.push((listed, target)),
             }
         }
         // In their order: one may be in another.
@@ -138,8 +139,31 @@ impl Copier<'_> {
                 Err(error) => attempt.failed(&path, "failed", &error),
             }
         }
+        for (listed, target) in links {
+            match self.link(&listed.entry, &target).await {
+                Ok(()) => attempt.progress.done(1, 0),
+                Err(error) => attempt.failed(&listed.path, "failed", &error),
+            }
+        }
         self.objects(objects, page.position, page.next.is_none()).await?;
         Ok(page.next)
+    }
+
+    /// Makes a link that leads where another one does, by the same words. Of two trees that are made alike, one that leads
+    /// elsewhere is replaced.
+    async fn link(&self, entry: &Entry, target: &ObjectPath) -> Result<()> {
+        let Some(leads_to) = &entry.target else { return Ok(()) };
+        let made = self.home.make_link(target, leads_to).await;
+        let is_taken = made.as_ref().is_err_and(|error| error.code() == ErrorCode::AlreadyExists);
+        if !is_taken || matches!(self.existing, Existing::Refused) {
+            return made;
+        }
+        let there = self.attempt.app.catalog.stat(&self.attempt.task.caller, target).await.on_path(target)?;
+        if there.kind != EntryKind::Link {
+            return made;
+        }
+        self.home.remove(target).await?;
+        self.home.make_link(target, leads_to).await
     }
 
     async fn objects(
@@ -255,7 +279,7 @@ impl Copier<'_> {
             {
                 Ok(Look::Same(Box::new(old.clone())))
             }
-            (Entry { content: None, .. }, _) => {
+            (Entry { kind: EntryKind::Collection, .. }, _) => {
                 let detail = format!("cannot copy to {target}: a collection is there");
                 Err(ApiError::new(ErrorCode::IsCollection, detail))
             }

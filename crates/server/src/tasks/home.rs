@@ -6,7 +6,7 @@ use percale_api::tasks::Looks;
 use percale_catalog::Content;
 use percale_client::Client;
 use percale_core::ids::VersionId;
-use percale_core::{ErrorCode, ObjectPath};
+use percale_core::{ErrorCode, LinkTarget, ObjectPath};
 use percale_federation::Member;
 
 use super::Attempt;
@@ -52,6 +52,28 @@ impl<'a> Home<'a> {
             }
             Some((site, client)) => {
                 client.make_collection(path, true).await.map(drop).map_err(|error| told(site, error))
+            }
+        }
+    }
+
+    /// Makes a link, which may be there already.
+    ///
+    /// # Errors
+    /// Those of the home.
+    pub async fn make_link(&self, path: &ObjectPath, target: &LinkTarget) -> Result<()> {
+        match &self.elsewhere {
+            None => {
+                let caller = &self.attempt.task.caller;
+                self.attempt
+                    .app
+                    .catalog
+                    .create_link(caller, path, target.clone())
+                    .await
+                    .on_path(path)
+                    .map(drop)
+            }
+            Some((site, client)) => {
+                client.make_link(path, target).await.map(drop).map_err(|error| told(site, error))
             }
         }
     }
