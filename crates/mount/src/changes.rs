@@ -486,8 +486,9 @@ fn end(shared: &Shared, waiting: Waiting, outcome: Result<MountDone, Refused>) {
         (Change::Publish(staged), Ok(done)) => published(shared, number, staged, done),
         (Change::Publish(staged), Err(refused)) => failed(shared, number, staged, refused),
         (Change::Name(_), Ok(_)) => {}
-        // Somebody else was faster.
-        (Change::Name(MountChange::Remove { .. }), Err(refused)) if refused.code == ErrorCode::NotFound => {}
+        // Somebody else was faster, or it was removed before it was published.
+        (Change::Name(MountChange::Remove { .. } | MountChange::SetAttributes { .. }), Err(refused))
+            if refused.code == ErrorCode::NotFound => {}
         // When it was written, it will be said why that cannot be published.
         (Change::Name(MountChange::Writing { .. }), Err(refused)) => {
             tracing::debug!(code = %refused.code, error = refused.detail, "a file is written in place without a mark");
