@@ -110,6 +110,9 @@ impl Uploads {
     async fn require_nothing(&self, caller: &Caller, path: &ObjectPath) -> Result<()> {
         let entry = match self.catalog.stat_no_link(caller, path).await {
             Ok(entry) => entry,
+            Err(error) if error.code() == ErrorCode::IsLink => {
+                return Err(ApiError::from(error).with_path(path));
+            }
             // The commit, which decides, says it better.
             Err(_) => return Ok(()),
         };

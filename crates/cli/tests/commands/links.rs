@@ -64,6 +64,11 @@ fn links_are_made_shown_and_followed() {
     assert_eq!(lab.line("cat percale:/lab/run/2/x.txt").ok().out, "third");
     let refused = lab.line("put new percale:/lab/latest/y.txt").code(8);
     assert!(refused.err.contains("leads to /lab/run/2/y.txt"), "{}", refused.err);
+    lab.write("large", &vec![7; 40_000_000]);
+    for to in ["percale:/lab/latest/large", "percale:/lab/view/newest"] {
+        let refused = lab.line(&format!("put large {to}")).code(8);
+        assert!(refused.err.contains("leads to") && !lab.has_partial_files(), "{}", refused.err);
+    }
     lab.line("mv percale:/lab/latest percale:/lab/newest").ok();
     lab.line("rm percale:/lab/newest").ok();
     assert_eq!(lab.line("ls percale:/lab/run/2").ok().out, "x.txt\n", "the link went, not what it leads to");
