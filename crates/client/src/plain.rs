@@ -41,6 +41,8 @@ pub struct PlainState {
     pub altered: u64,
     /// Until when streams come over TLS, and why.
     encrypted: Option<(Instant, String)>,
+    /// Those of the altered ones that a damaged copy of the site may explain.
+    doubtful: u64,
 }
 
 /// The way to a site beside TLS.
@@ -93,7 +95,7 @@ impl Plain {
         if Instant::now() < *until {
             return Some(why.clone());
         }
-        state.encrypted = None;
+        (state.encrypted, state.doubtful) = (None, 0);
         None
     }
 
@@ -101,7 +103,14 @@ impl Plain {
     pub fn note(&self, transport: &Transport) {
         let mut state = self.state_mut();
         state.streams += u64::from(*transport == Transport::IntegrityOnly);
-        state.last = Some(transport.clone());
+        // How the next one travels was decided anew while this one was opened.
+        let is_outdated = match transport {
+            Transport::Tls(why) => why.is_some() && state.encrypted.is_none(),
+            Transport::IntegrityOnly => state.encrypted.is_some(),
+        };
+        if !is_outdated {
+            state.last = Some(transport.clone());
+        }
     }
 
     /// Has streams come over TLS for a while.
@@ -118,7 +127,10 @@ impl Plain {
 
     /// Notes that a stream was not what was sent. Streams come over TLS for a while.
     pub fn altered(&self, why: &str) {
-        self.state_mut().altered += 1;
+        {
+            let mut state = self.state_mut();
+            (state.altered, state.doubtful) = (state.altered + 1, state.doubtful + 1);
+        }
         let site = &self.site;
         tracing::warn!(
             site,
@@ -126,6 +138,20 @@ impl Plain {
             "a stream without encryption was altered on its way, or its sender is wrong; it is asked for again over TLS"
         );
         self.encrypt(&format!("what came without encryption was not what was sent: {why}"));
+    }
+
+    /// Notes that the site has found its own copy damaged: that is what came, and nobody has altered it on its way.
+    pub fn explained(&self) {
+        let mut state = self.state_mut();
+        let doubtful = std::mem::take(&mut state.doubtful);
+        if doubtful == 0 {
+            return;
+        }
+        state.altered = state.altered.saturating_sub(doubtful);
+        state.encrypted = None;
+        state.last = Some(Transport::Tls(Some("a damaged copy was asked for once more".to_owned())));
+        drop(state);
+        tracing::info!(site = self.site, "what was not what it should be was a damaged copy of the site");
     }
 
     /// Shows an id on a connection to a site's address: one that was kept, or a new one.
@@ -289,6 +315,20 @@ mod tests {
         assert_eq!(plain.state().altered, 1);
         tokio::time::advance(ENCRYPTED_FOR).await;
         assert_eq!(plain.why_encrypted(), None);
+        plain.explained();
+        assert_eq!(plain.state().altered, 1, "that was too long ago to be explained");
+    }
+
+    #[tokio::test]
+    async fn a_damaged_copy_explains_what_was_not_as_it_should_be() {
+        let plain = Plain::new("alps".into());
+        plain.altered("group 7");
+        plain.altered("group 8");
+        plain.explained();
+        assert_eq!((plain.state().altered, plain.why_encrypted()), (0, None));
+        plain.encrypt("the connection without encryption broke");
+        plain.explained();
+        assert!(plain.why_encrypted().is_some(), "nothing was in doubt");
     }
 
     #[test]

@@ -22,6 +22,15 @@ use crate::plain::{Plain, PlainConnection, Transport};
 /// How long the end of a stream is waited for.
 const FINISH_WITHIN: Duration = Duration::from_secs(1);
 
+/// Where groups are compared with the trees of their versions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Checks {
+    /// By the site before they leave, and here.
+    There,
+    /// Here alone, each before it is used.
+    Here,
+}
+
 /// The answer to one pull, frame by frame.
 #[derive(Debug)]
 pub struct FrameStream {
@@ -30,6 +39,8 @@ pub struct FrameStream {
     way: Way,
     /// Why it came over TLS, where both sites may have agreed on integrity only.
     why_encrypted: Option<String>,
+    /// Whether its groups left without having been compared.
+    is_unchecked: bool,
     decoder: Decoder,
     ended: bool,
     /// A frame that was read ahead.
@@ -73,32 +84,41 @@ impl FrameStream {
     }
 
     /// The same, for a site that may send frames without encryption: then they come so if it does, and over TLS otherwise. Each
-    /// frame is authenticated; the bytes of a group are known to be right only once they were compared with a hash.
+    /// frame is authenticated; the bytes of a group are known to be right only once they were compared with a hash. The site need
+    /// not do that as well where `checks` says that it is done here.
     ///
     /// # Errors
     /// As [`FrameStream::open`].
-    pub async fn open_bulk(client: &Client, operation: &str, items: Vec<PullItem>) -> crate::Result<Self> {
-        let Some(plain) = client.plain().cloned() else {
-            return Self::open(client, operation, items).await;
-        };
-        let stream = match plain.why_encrypted() {
-            Some(why) => {
-                let stream = Self::open(client, operation, items).await?;
-                Self { why_encrypted: Some(why), ..stream }
-            }
-            None => Self::offer(client, operation, items, &plain).await?,
-        };
-        plain.note(&stream.transport());
-        Ok(stream)
-    }
-
-    /// Offers the site to send the frames beside TLS. The request and the connection are on their way at once.
-    async fn offer(
+    pub async fn open_bulk(
         client: &Client,
         operation: &str,
         items: Vec<PullItem>,
-        plain: &Arc<Plain>,
+        checks: Checks,
     ) -> crate::Result<Self> {
+        let mut call = call(operation, items);
+        if checks == Checks::Here {
+            call = call.header(fields::VERIFY, fields::RECEIVER);
+        }
+        let over_tls = async |call| {
+            let response = client.open_once(call).await?;
+            Ok(Self::begin(client, operation, Way::Answer(response), Decoder::new()))
+        };
+        let stream = match client.plain().cloned() {
+            None => over_tls(call).await?,
+            Some(plain) => {
+                let stream = match plain.why_encrypted() {
+                    Some(why) => Self { why_encrypted: Some(why), ..over_tls(call).await? },
+                    None => Self::offer(client, operation, call, &plain).await?,
+                };
+                plain.note(&stream.transport());
+                stream
+            }
+        };
+        Ok(Self { is_unchecked: checks == Checks::Here, ..stream })
+    }
+
+    /// Offers the site to send the frames beside TLS. The request and the connection are on their way at once.
+    async fn offer(client: &Client, operation: &str, call: Call, plain: &Arc<Plain>) -> crate::Result<Self> {
         let random = |error: percale_trust::Error| {
             Error::new(ErrorKind::Local, ErrorCode::Internal, operation, error.to_string()).with_source(error)
         };
@@ -108,7 +128,7 @@ impl FrameStream {
         };
         let url = client.url().clone();
         let mut dial = pin!(plain.dial(&url, &offer.id));
-        let call = call(operation, items).secret_header(fields::PLAIN, &offer.to_text());
+        let call = call.secret_header(fields::PLAIN, &offer.to_text());
         let mut ask = pin!(client.open_once(call));
         let mut dialled = None;
         let answer = loop {
@@ -153,7 +173,16 @@ impl FrameStream {
 
     fn begin(client: &Client, operation: &str, way: Way, decoder: Decoder) -> Self {
         let (client, operation) = (client.clone(), operation.into());
-        Self { client, operation, way, why_encrypted: None, decoder, ended: false, ahead: None }
+        Self {
+            client,
+            operation,
+            way,
+            why_encrypted: None,
+            is_unchecked: false,
+            decoder,
+            ended: false,
+            ahead: None,
+        }
     }
 
     /// Returns how the frames travel.
@@ -177,6 +206,24 @@ impl FrameStream {
                 true
             }
         }
+    }
+
+    /// Reads the problem of an item that the site cannot send. If it has found its copy damaged, that explains what came without encryption
+    /// before and was not what it should be.
+    pub fn refused(&self, problem: &[u8]) -> Error {
+        let error = parse_problem(&self.operation, problem);
+        if error.code() == ErrorCode::Integrity
+            && let Some(plain) = self.client.plain()
+        {
+            plain.explained();
+        }
+        error
+    }
+
+    /// Tells whether its groups left without having been compared: then wrong bytes may be the fault of a disk there, which the site
+    /// finds when it is asked to compare them itself.
+    pub fn is_unchecked(&self) -> bool {
+        self.is_unchecked
     }
 
     /// Tells whether the stream was found not to be what its site sent, on a way without encryption.

@@ -34,9 +34,9 @@ use percale_core::ids::Fence;
 use percale_core::{ByteCount, ByteRange, Timestamp};
 use percale_store::error::refuse_stage;
 use percale_store::{
-    Capabilities, Delete, Error, ErrorKind, FileIdentity, Generation, Kind, ListOptions, ListStream, Meta,
-    Operation, Publish, Published, ReadOptions, ReadStream, Result, SmallFile, Stage, StageOptions,
-    StageToken, Staged, Store, StoreKey, Usage,
+    Capabilities, Delete, Error, ErrorKind, FileIdentity, FileRange, Generation, Kind, ListOptions,
+    ListStream, Meta, Operation, Publish, Published, ReadOptions, ReadStream, Result, SmallFile, Stage,
+    StageOptions, StageToken, Staged, Store, StoreKey, Usage,
 };
 
 pub use self::config::{S3Config, S3Credential};
@@ -389,5 +389,9 @@ impl ReadStream for Reader {
             }
         }
         Ok(Some(self.hand_out()))
+    }
+
+    async fn take_file(&mut self) -> Option<FileRange> {
+        None
     }
 }

@@ -61,11 +61,7 @@ impl Encoder {
 
     /// Adds one whole group.
     pub fn data(&mut self, item: u32, offset: u64, hash: GroupHash, bytes: Bytes) {
-        let header = self.header(DATA, item, offset, HASH_LEN + bytes.len());
-        self.gathered.put_slice(&hash.0);
-        // Before the group, not behind it: a group goes out with what leads it in one write.
-        self.tag(&header, &hash.0);
-        self.data_bytes += bytes.len() as u64;
+        self.begin_data(item, offset, hash, bytes.len());
         if bytes.len() < PASS_THROUGH {
             self.gathered.put_slice(&bytes);
             self.flush_if_large();
@@ -73,6 +69,20 @@ impl Encoder {
             self.flush();
             self.ready.push_back(bytes);
         }
+    }
+
+    /// Adds what leads a group of `len` bytes, which the caller sends itself, right behind all that is ready now.
+    pub fn lead(&mut self, item: u32, offset: u64, hash: GroupHash, len: usize) {
+        self.begin_data(item, offset, hash, len);
+        self.flush();
+    }
+
+    fn begin_data(&mut self, item: u32, offset: u64, hash: GroupHash, len: usize) {
+        let header = self.header(DATA, item, offset, HASH_LEN + len);
+        self.gathered.put_slice(&hash.0);
+        // Before the group, not behind it: a group goes out with what leads it in one write.
+        self.tag(&header, &hash.0);
+        self.data_bytes += len as u64;
     }
 
     /// Says that all of an item's bytes were sent.

@@ -22,7 +22,7 @@ use percale_api::tasks::Verification;
 use percale_api::uploads::PullItem;
 use percale_catalog::{Committed, OpenVersion, Space, TaskCopy, Verified};
 use percale_client::Client;
-use percale_client::pull::FrameStream;
+use percale_client::pull::{Checks, FrameStream};
 use percale_core::ids::{SiteId, VersionId};
 use percale_core::{ErrorCode, ObjectPath, Timestamp};
 use percale_federation::{Acting, Member};
@@ -257,9 +257,10 @@ async fn open(
     flow: &Flow,
     client: &Client,
     items: Vec<PullItem>,
+    checks: Checks,
 ) -> Result<FrameStream, percale_client::Error> {
-    let opened = flow.meter().waiting(Wait::Bytes, FrameStream::open_bulk(client, OPERATION, items)).await;
-    let stream = opened?;
+    let open = FrameStream::open_bulk(client, OPERATION, items, checks);
+    let stream = flow.meter().waiting(Wait::Bytes, open).await?;
     flow.note_transport(stream.transport());
     Ok(stream)
 }
@@ -270,15 +271,18 @@ async fn next(flow: &Flow, stream: &mut FrameStream) -> Result<Option<Frame>, pe
     next.inspect_err(|_| count_altered(stream))
 }
 
-/// Judges wrong bytes of a stream, or bytes that nobody asked for. Those of one without encryption may be another's doing: they
-/// are asked for again, over TLS, before the site is given up.
+/// Judges wrong bytes of a stream, or bytes that nobody asked for. Those of one without encryption may be another's doing, and those that
+/// the site had not compared a fault of its disk: they are asked for again, over TLS and compared there, before the site is given up.
 fn wrong(stream: &mut FrameStream, error: ApiError) -> ApiError {
-    if !stream.distrust(error.detail()) {
+    let why = if stream.distrust(error.detail()) {
+        count_altered(stream);
+        "it came without encryption, and is asked for over TLS"
+    } else if stream.is_unchecked() {
+        "the site had not compared it, and is asked to do so"
+    } else {
         return error;
-    }
-    count_altered(stream);
-    let detail = format!("{}; it came without encryption, and is asked for over TLS", error.detail());
-    ApiError::new(ErrorCode::SiteUnavailable, detail)
+    };
+    ApiError::new(ErrorCode::SiteUnavailable, format!("{}; {why}", error.detail()))
 }
 
 fn count_altered(stream: &FrameStream) {

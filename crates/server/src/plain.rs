@@ -7,6 +7,8 @@
 //! Whoever can reach the port can open such a connection. One that nobody has asked for is closed within [`GREET_WITHIN`], and so many
 //! are let in at once that they are in nobody's way.
 
+mod file;
+
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::io::IoSlice;
@@ -18,7 +20,9 @@ use http::HeaderMap;
 use percale_api::fields;
 use percale_api::plain::{HELLO, ID_LEN, Offer, Taken};
 use percale_federation::Member;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use percale_store::FileRange;
+use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
+use tokio::io::{AsyncReadExt as _, Interest};
 use tokio::net::TcpStream;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
@@ -55,13 +59,21 @@ enum Waiting {
     Request(oneshot::Sender<oneshot::Sender<Outgoing>>),
 }
 
+/// Part of a stream.
+#[derive(Debug)]
+pub enum Part {
+    /// Bytes.
+    Bytes(Bytes),
+    /// Bytes of a file, which the operating system takes from there.
+    File(FileRange),
+}
+
 /// A stream that is to be written onto a connection.
 #[derive(Debug)]
-pub struct Outgoing {
-    /// Its bytes.
-    pub pieces: mpsc::Receiver<Bytes>,
+struct Outgoing {
+    parts: mpsc::Receiver<Part>,
     /// Says that it has come to its end, so that the connection is good for another one.
-    pub is_whole: oneshot::Receiver<()>,
+    is_whole: oneshot::Receiver<()>,
 }
 
 /// A connection that was met.
@@ -69,12 +81,35 @@ pub struct Outgoing {
 pub struct Met(oneshot::Sender<Outgoing>);
 
 impl Met {
-    /// Has a stream written onto the connection.
+    /// Begins a stream on the connection, of which so many parts may wait. Nothing if the connection has gone meanwhile.
+    pub fn carry(self, waiting: usize) -> Option<Carried> {
+        let (sender, parts) = mpsc::channel(waiting);
+        let (end, is_whole) = oneshot::channel();
+        self.0.send(Outgoing { parts, is_whole }).ok()?;
+        Some(Carried { parts: sender, end })
+    }
+}
+
+/// A stream on its way. One that is dropped before its end takes the connection with it.
+#[derive(Debug)]
+pub struct Carried {
+    parts: mpsc::Sender<Part>,
+    end: oneshot::Sender<()>,
+}
+
+impl Carried {
+    /// Sends the next part.
     ///
     /// # Errors
-    /// The stream, if the connection has gone meanwhile.
-    pub fn carry(self, stream: Outgoing) -> Result<(), Outgoing> {
-        self.0.send(stream)
+    /// The part, if the connection has gone.
+    pub async fn send(&self, part: Part) -> Result<(), Part> {
+        self.parts.send(part).await.map_err(|error| error.0)
+    }
+
+    /// Says that all was sent: the connection is good for the next stream.
+    pub fn end(self) {
+        // Whoever would hear it has gone with the connection.
+        let _ = self.end.send(());
     }
 }
 
@@ -215,7 +250,7 @@ impl Plain {
             };
             // It belongs to a member.
             stranger.take();
-            match write(&mut connection, stream, stall).await {
+            match write(&connection, stream, stall).await {
                 Ok(true) => {}
                 // The other side sees that the stream was cut.
                 Ok(false) => return,
@@ -225,41 +260,68 @@ impl Plain {
     }
 }
 
-/// Writes a stream; tells whether it came to its end. What is large goes to the operating system from where it was read to.
-async fn write(connection: &mut TcpStream, mut stream: Outgoing, stall: Duration) -> std::io::Result<bool> {
+/// Writes a stream; tells whether it came to its end. What is large goes to the operating system from where it was read to, or is
+/// taken by it from its file.
+async fn write(connection: &TcpStream, mut stream: Outgoing, stall: Duration) -> std::io::Result<bool> {
+    let mut parts = Vec::with_capacity(PIECES);
     let mut pieces = Vec::with_capacity(PIECES);
-    while stream.pieces.recv_many(&mut pieces, PIECES).await > 0 {
-        pieces.retain(|piece: &Bytes| !piece.is_empty());
-        let mut left = &mut pieces[..];
-        while !left.is_empty() {
-            let mut slices = [IoSlice::new(&[]); PIECES];
-            for (slice, piece) in slices.iter_mut().zip(left.iter()) {
-                *slice = IoSlice::new(piece);
-            }
-            let writing = connection.write_vectored(&slices[..left.len()]);
-            let mut written = tokio::time::timeout(stall, writing).await??;
-            if written == 0 {
-                return Err(std::io::ErrorKind::WriteZero.into());
-            }
-            while let Some(first) = left.first_mut() {
-                let taken = written.min(first.len());
-                first.advance(taken);
-                written -= taken;
-                if first.has_remaining() {
-                    break;
+    while stream.parts.recv_many(&mut parts, PIECES).await > 0 {
+        for part in parts.drain(..) {
+            match part {
+                Part::Bytes(piece) if piece.is_empty() => {}
+                Part::Bytes(piece) => pieces.push(piece),
+                Part::File(part) => {
+                    // What leads a group goes out with it.
+                    write_pieces(connection, &mut pieces, SendFlags::MORE, stall).await?;
+                    file::send(connection, part, stall).await?;
                 }
-                left = &mut left[1..];
             }
         }
-        pieces.clear();
+        write_pieces(connection, &mut pieces, SendFlags::empty(), stall).await?;
     }
     Ok(stream.is_whole.await.is_ok())
+}
+
+async fn write_pieces(
+    connection: &TcpStream,
+    pieces: &mut Vec<Bytes>,
+    flags: SendFlags,
+    stall: Duration,
+) -> std::io::Result<()> {
+    let mut left = &mut pieces[..];
+    while !left.is_empty() {
+        let mut slices = [IoSlice::new(&[]); PIECES];
+        for (slice, piece) in slices.iter_mut().zip(left.iter()) {
+            *slice = IoSlice::new(piece);
+        }
+        let slices = &slices[..left.len().min(PIECES)];
+        let writing = connection.async_io(Interest::WRITABLE, || {
+            let flags = flags | SendFlags::NOSIGNAL;
+            Ok(sendmsg(connection, slices, &mut SendAncillaryBuffer::default(), flags)?)
+        });
+        let mut written = tokio::time::timeout(stall, writing).await??;
+        if written == 0 {
+            return Err(std::io::ErrorKind::WriteZero.into());
+        }
+        while let Some(first) = left.first_mut() {
+            let taken = written.min(first.len());
+            first.advance(taken);
+            written -= taken;
+            if first.has_remaining() {
+                break;
+            }
+            left = &mut left[1..];
+        }
+    }
+    pieces.clear();
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
 
+    use tokio::io::AsyncWriteExt as _;
     use tokio::net::TcpListener;
 
     use super::*;
@@ -289,14 +351,12 @@ mod tests {
     }
 
     async fn carry(met: Met, pieces: &[&[u8]], is_whole: bool) {
-        let (sender, receiver) = mpsc::channel(1);
-        let (end, ended) = oneshot::channel();
-        met.carry(Outgoing { pieces: receiver, is_whole: ended }).unwrap();
+        let carried = met.carry(1).unwrap();
         for piece in pieces {
-            sender.send(Bytes::copy_from_slice(piece)).await.unwrap();
+            carried.send(Part::Bytes(Bytes::copy_from_slice(piece))).await.unwrap();
         }
         if is_whole {
-            end.send(()).unwrap();
+            carried.end();
         }
     }
 

@@ -21,7 +21,7 @@ pub use capabilities::{Capabilities, ReadCapabilities, WriteCapabilities};
 pub use error::{Error, ErrorKind, Operation, Result, RetryClass};
 pub use ext::StoreExt;
 pub use key::{KeyError, RESERVED, STAGE, StageToken, StoreKey};
-pub use store::{ListStream, ReadStream, SharedStore, Stage, Store};
+pub use store::{FileRange, ListStream, ReadStream, SharedStore, Stage, Store};
 pub use types::{
     Delete, Entry, FileIdentity, Generation, Kind, ListOptions, ListPage, Meta, Publish, PublishMode,
     Published, ReadOptions, Skipped, SmallFile, StageOptions, Staged, Usage,

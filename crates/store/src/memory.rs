@@ -13,9 +13,9 @@ use percale_core::{ByteCount, ByteRange};
 use self::tree::{StagedFile, Tree};
 use crate::error::refuse_stage;
 use crate::{
-    Capabilities, Delete, Error, ErrorKind, FileIdentity, Kind, ListOptions, ListPage, ListStream, Meta,
-    Operation, Publish, PublishMode, Published, ReadCapabilities, ReadOptions, ReadStream, Result, SmallFile,
-    Stage, StageOptions, StageToken, Staged, Store, StoreKey, Usage, WriteCapabilities,
+    Capabilities, Delete, Error, ErrorKind, FileIdentity, FileRange, Kind, ListOptions, ListPage, ListStream,
+    Meta, Operation, Publish, PublishMode, Published, ReadCapabilities, ReadOptions, ReadStream, Result,
+    SmallFile, Stage, StageOptions, StageToken, Staged, Store, StoreKey, Usage, WriteCapabilities,
 };
 
 /// Which kind of storage a [`Memory`] behaves like.
@@ -344,6 +344,10 @@ impl ReadStream for Reader {
             return Err(Error::new(ErrorKind::Changed, Operation::Read).on(&self.key));
         }
         Ok(Some(self.left.split_to(self.piece.min(self.left.len()))))
+    }
+
+    async fn take_file(&mut self) -> Option<FileRange> {
+        None
     }
 }
 

@@ -11,6 +11,7 @@
 //! `InvalidKey`. There is one trial in [`crate::conformance`] for each bullet.
 
 use std::fmt::Debug;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -173,6 +174,22 @@ pub trait ReadStream: Send {
 
     /// Returns the next piece, never an empty one, or nothing at the end.
     async fn next(&mut self) -> Result<Option<Bytes>>;
+
+    /// Gives the read up, and returns where the bytes that have not come lie in an open file: for whoever hands them to the
+    /// operating system without looking at them. Nothing where they can only be had by [`ReadStream::next`].
+    ///
+    /// - Behind it the stream is at its end.
+    /// - Nobody looks any more whether the file is still the same: who receives the bytes compares them with what they should be.
+    async fn take_file(&mut self) -> Option<FileRange>;
+}
+
+/// Bytes in an open file.
+#[derive(Debug, Clone)]
+pub struct FileRange {
+    /// The file.
+    pub file: Arc<OwnedFd>,
+    /// Where in it they are.
+    pub range: ByteRange,
 }
 
 /// A staged file that is being written. Dropping it leaves the bytes as they are, to be continued or discarded.

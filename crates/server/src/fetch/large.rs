@@ -5,7 +5,7 @@
 //! come. A site that lies is asked for nothing more; one that fails is asked again, behind the others and after a pause if there
 //! are no others, until nothing has come from it for a while. What it did not send is asked for wherever it is its turn.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use futures::stream::FuturesUnordered;
 use futures::{FutureExt as _, StreamExt as _};
 use percale_api::uploads::PullItem;
 use percale_catalog::OpenVersion;
-use percale_client::pull::parse_problem;
+use percale_client::pull::Checks;
 use percale_core::ids::SiteId;
 use percale_core::tree::{GROUP_SIZE, HashTree, group_range};
 use percale_core::{ByteCount, ByteRange, ErrorCode};
@@ -27,7 +27,7 @@ use percale_store::Stage;
 use tokio::sync::mpsc;
 
 use super::kept::Arrived;
-use super::{Flow, Givers, OPERATION};
+use super::{Flow, Givers};
 use crate::{ApiError, AppState, Result};
 
 /// What a stream asks for at a time, at least and at most. Small enough that all end together, large enough that the round trip
@@ -47,11 +47,24 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 /// Sites that fail, and since when nothing has come from them. Shared by all objects of a fetch, so that a site that is gone is
 /// waited for once.
 #[derive(Debug, Default)]
-pub(super) struct Failing(Mutex<HashMap<SiteId, Instant>>);
+pub(super) struct Failing {
+    since: Mutex<HashMap<SiteId, Instant>>,
+    /// Those that are to compare what they send, since wrong bytes came that they had not looked at.
+    doubted: Mutex<HashSet<SiteId>>,
+}
 
 impl Failing {
     fn sites(&self) -> MutexGuard<'_, HashMap<SiteId, Instant>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.since.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn doubted(&self) -> MutexGuard<'_, HashSet<SiteId>> {
+        self.doubted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells who is to compare what a site sends.
+    fn checks(&self, site: SiteId) -> Checks {
+        if self.doubted().contains(&site) { Checks::There } else { Checks::Here }
     }
 
     /// Notes that a site failed; tells whether to ask it again.
@@ -204,7 +217,11 @@ impl Large<'_> {
                 let Some(segment) = work.segments.pop_front() else { return Ok(()) };
                 (segment, site)
             };
-            let Err(Fault { error, is_ours }) = self.stream(site, segment).await else {
+            let mut brought = self.stream(site, segment).await;
+            if brought.as_ref().is_err_and(|fault| fault.is_doubt) {
+                brought = self.compared_there(site, segment).await;
+            }
+            let Err(Fault { error, is_ours, .. }) = brought else {
                 pause = FIRST_PAUSE;
                 continue;
             };
@@ -217,6 +234,16 @@ impl Large<'_> {
                 pause = LONGEST_PAUSE.min(pause * 2);
             }
         }
+    }
+
+    /// Asks the site for what is missing of a segment once more, since what came was wrong and it had not looked at it: whatever another
+    /// site has, this one is to find out whether its copy is damaged.
+    async fn compared_there(&self, site: SiteId, segment: ByteRange) -> Result<(), Fault> {
+        let missing = self.arrived.missing();
+        for left in missing.iter().filter_map(|range| range.intersect(segment)) {
+            self.stream(site, left).await?;
+        }
+        Ok(())
     }
 
     /// Puts back what a site did not send, and decides who is asked for it. Tells whether to wait before that.
@@ -260,7 +287,8 @@ impl Large<'_> {
             space: Some(self.version.space),
             ranges: Some(vec![segment]),
         };
-        let mut frames = super::open(self.flow, &client, vec![item]).await.map_err(from)?;
+        let mut frames =
+            super::open(self.flow, &client, vec![item], self.failing.checks(site)).await.map_err(from)?;
         let (groups, queue) = mpsc::channel(QUEUED_GROUPS);
         let read = async {
             while let Some(frame) = super::next(self.flow, &mut frames).await.map_err(from)? {
@@ -269,7 +297,7 @@ impl Large<'_> {
                         self.flow.admit(data.bytes.len() as u64).await;
                         groups.send(data).await.is_ok()
                     }
-                    Frame::Fail { problem, .. } => return Err(from(parse_problem(OPERATION, &problem))),
+                    Frame::Fail { problem, .. } => return Err(from(frames.refused(&problem))),
                     _ => true,
                 };
                 // If the writer failed, it says why itself.
@@ -281,10 +309,16 @@ impl Large<'_> {
             Ok(())
         };
         let (written, read) = tokio::join!(self.write(site, &member.name, segment, queue), read);
-        if let Err(Fault { error, is_ours }) = written {
+        if let Err(Fault { error, is_ours, .. }) = written {
             return Err(match is_ours {
                 true => Fault::ours(error),
-                false => Fault::theirs(super::wrong(&mut frames, error)),
+                false => {
+                    let is_doubt = frames.is_unchecked();
+                    if is_doubt {
+                        self.failing.doubted().insert(site);
+                    }
+                    Fault { is_doubt, ..Fault::theirs(super::wrong(&mut frames, error)) }
+                }
             });
         }
         read?;
@@ -353,14 +387,16 @@ struct Fault {
     error: ApiError,
     /// Whether it is one of this site, which no other source can mend.
     is_ours: bool,
+    /// Whether wrong bytes came that their site had not looked at.
+    is_doubt: bool,
 }
 
 impl Fault {
     fn ours(error: ApiError) -> Self {
-        Self { error, is_ours: true }
+        Self { error, is_ours: true, is_doubt: false }
     }
 
     fn theirs(error: ApiError) -> Self {
-        Self { error, is_ours: false }
+        Self { error, is_ours: false, is_doubt: false }
     }
 }

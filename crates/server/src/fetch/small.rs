@@ -12,7 +12,7 @@ use percale_api::tasks::Verification;
 use percale_api::uploads::PullItem;
 use percale_catalog::OpenVersion;
 use percale_client::Transport;
-use percale_client::pull::{FrameStream, parse_problem};
+use percale_client::pull::{Checks, FrameStream};
 use percale_core::ids::{SiteId, StoreId};
 use percale_core::tree::{HashTree, group_count};
 use percale_core::{ByteRange, ErrorCode};
@@ -26,7 +26,7 @@ use tokio::task::JoinHandle;
 
 use super::flow::Flow;
 use super::medium::{SmallStaged, read_small_back, verified};
-use super::{Become, Brought, Fetch, OPERATION, OnEnd, Ready, Wanted, cannot_read, tell};
+use super::{Become, Brought, Fetch, OnEnd, Ready, Wanted, cannot_read, tell};
 use crate::publish::{MAX_BATCH, StagedContent, key_for_stage};
 use crate::reading::{Reader, Source};
 use crate::stores::OpenStore;
@@ -251,7 +251,8 @@ impl Fetch {
 
     /// Asks a site for small objects in one stream. Returns those that the next site is asked for.
     async fn pull(&self, site: SiteId, wanted: Vec<Small>, arriving: &mut Parts<'_>) -> Vec<Small> {
-        let mut asked = Asked { wanted: wanted.into_iter().map(Some).collect(), refused: BTreeMap::new() };
+        let wanted = wanted.into_iter().map(Some).collect();
+        let mut asked = Asked { wanted, refused: BTreeMap::new(), is_doubted: false };
         let fault = self.receive(site, &mut asked, arriving).await.err();
         if let Some(error) = &fault {
             tracing::warn!(%site, %error, "a source of copies failed; the next is asked for the rest");
@@ -273,12 +274,14 @@ impl Fetch {
         let position = asked.wanted.iter().flatten().next().map(|one| one.wanted.version.position);
         let client = self.app.fabric.client_at(site, &self.acting, position)?;
         let _turn = self.flow.turn(site).await;
-        let mut stream = super::open(&self.flow, &client, asked.items()).await.map_err(from)?;
+        let open = |items, checks| super::open(&self.flow, &client, items, checks);
+        let mut stream = open(asked.items(), Checks::Here).await.map_err(from)?;
         match self.take(&mut stream, &member, asked, arriving).await {
-            // It came without encryption, and whoever is on the way may be to blame. The site is asked again, over TLS.
-            Err(_) if stream.transport() == Transport::IntegrityOnly => {
+            // It came without encryption, and whoever is on the way may be to blame; or the site had not compared it. It is asked
+            // again, over TLS, and to compare what it sends.
+            Err(_) if asked.is_doubted || stream.transport() == Transport::IntegrityOnly => {
                 asked.forget_what_came();
-                let mut stream = super::open(&self.flow, &client, asked.items()).await.map_err(from)?;
+                let mut stream = open(asked.items(), Checks::There).await.map_err(from)?;
                 self.take(&mut stream, &member, asked, arriving).await
             }
             taken => taken,
@@ -313,6 +316,7 @@ impl Fetch {
                         let path = &one.wanted.version.path;
                         tracing::error!(%path, site = member.name, "wrong bytes from another site");
                         *place = Some(one);
+                        asked.is_doubted = true;
                         let detail =
                             format!("site {} sent wrong bytes; nothing of them was kept", member.name);
                         return Err(super::wrong(stream, ApiError::new(ErrorCode::Integrity, detail)));
@@ -325,7 +329,7 @@ impl Fetch {
                     arriving.add(one, data.bytes).await;
                 }
                 Frame::Fail { item, problem } => {
-                    drop(asked.refused.insert(item as usize, from(parse_problem(OPERATION, &problem))));
+                    drop(asked.refused.insert(item as usize, from(stream.refused(&problem))));
                 }
                 _ => {}
             }
@@ -341,6 +345,8 @@ struct Asked {
     wanted: Vec<Option<Small>>,
     /// Why not, as the site says.
     refused: BTreeMap<usize, ApiError>,
+    /// Whether something came that was wrong.
+    is_doubted: bool,
 }
 
 impl Asked {

@@ -16,10 +16,11 @@ use percale_api::{Problem, fields, media};
 use percale_catalog::OpenVersion;
 use percale_core::ids::{SpaceId, VersionId};
 use percale_core::range::RangeSet;
-use percale_core::tree::{GROUP_SIZE, group_count, hash_group};
-use percale_core::{ByteCount, ByteRange, ErrorCode};
+use percale_core::tree::{GROUP_SIZE, GroupHash, group_count, group_range, hash_group};
+use percale_core::{ByteCount, ByteRange, ErrorCode, Rate};
 use percale_mover::{Bucket, Encoder, StreamKey};
-use tokio::sync::{mpsc, oneshot};
+use percale_store::FileRange;
+use tokio::sync::mpsc;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -27,7 +28,7 @@ use super::extract::Json;
 use super::redirect;
 use super::ticket::Reading;
 use crate::listener::PeerKey;
-use crate::plain::{Met, Outgoing};
+use crate::plain::{Carried, Met, Part};
 use crate::publish::MAX_BATCH;
 use crate::reading::{Piece, Source};
 use crate::{ApiError, AppState, Result};
@@ -73,34 +74,32 @@ async fn pull(
     let follow = redirect::willing(&headers, &reading);
     let plain = beside_tls(&app, &reading, peer.map(|Extension(peer)| peer), &headers).await?;
     reading.begin_body()?;
-    let reading = Arc::new(reading);
-    let (sender, receiver) = mpsc::channel(QUEUE);
-    let (end, is_whole) = oneshot::channel();
-    let outgoing = Outgoing { pieces: receiver, is_whole };
-    let (key, taken, outgoing) = match plain {
-        Some(Ok((key, met))) => match met.carry(outgoing) {
-            Ok(()) => (Some(key), Some(Taken::Yes), None),
-            Err(outgoing) => (None, Some(Taken::Late), Some(outgoing)),
-        },
-        Some(Err(why)) => (None, Some(why), Some(outgoing)),
-        None => (None, None, Some(outgoing)),
+    let is_compared = headers.get(fields::VERIFY).is_none_or(|who| who != fields::RECEIVER);
+    let asker = Asker { reading: Arc::new(reading), is_compared };
+    let carried = plain.map(|plain| {
+        let (key, met) = plain?;
+        met.carry(QUEUE).map(|carried| (key, carried)).ok_or(Taken::Late)
+    });
+    let taken = carried.as_ref().map(|carried| carried.as_ref().err().copied().unwrap_or(Taken::Yes));
+    let (encoder, to, body) = match carried {
+        Some(Ok((key, carried))) => (Encoder::authentic(key), To::Beside(carried), Body::empty()),
+        _ => {
+            let (pieces, answer) = mpsc::channel(QUEUE);
+            let answer = stream::unfold(answer, |mut pieces: mpsc::Receiver<Bytes>| async move {
+                let piece = pieces.recv().await?;
+                Some((Ok::<_, std::convert::Infallible>(piece), pieces))
+            });
+            (Encoder::new(), To::Answer(pieces), Body::from_stream(answer))
+        }
     };
     // Ends when everything was sent, or when the client goes away and the receiver with it.
     tokio::spawn(async move {
-        let limit = reading.session.site.is_some().then(|| app.traffic.out.clone());
-        let encoder = key.map_or_else(Encoder::new, Encoder::authentic);
-        let mut out = Sending { encoder, sender, places: 0, limit };
-        if send_all(&app, &reading, follow, wanted.items, &mut out).await.is_ok() {
-            let _ = end.send(());
+        let limit = asker.reading.session.site.is_some().then(|| app.traffic.out.clone());
+        let mut out = Sending { encoder, to, places: 0, limit };
+        if send_all(&app, &asker, follow, wanted.items, &mut out).await.is_ok() {
+            out.end();
         }
     });
-    let body = match outgoing {
-        Some(outgoing) => Body::from_stream(stream::unfold(outgoing.pieces, |mut pieces| async move {
-            let piece: Bytes = pieces.recv().await?;
-            Some((Ok::<_, std::convert::Infallible>(piece), pieces))
-        })),
-        None => Body::empty(),
-    };
     let mut response = body.into_response();
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(media::FRAMES));
     if let Some(taken) = taken {
@@ -135,9 +134,24 @@ async fn beside_tls(
     })
 }
 
+/// Who asks.
+#[derive(Clone)]
+struct Asker {
+    reading: Arc<Reading>,
+    /// Whether groups are compared here before they leave: not for who does it when they arrive.
+    is_compared: bool,
+}
+
+/// Where the frames go.
+enum To {
+    Answer(mpsc::Sender<Bytes>),
+    /// A connection without encryption.
+    Beside(Carried),
+}
+
 struct Sending {
     encoder: Encoder,
-    sender: mpsc::Sender<Bytes>,
+    to: To,
     /// Places that were named.
     places: u64,
     /// What it keeps to, if another site asks.
@@ -148,39 +162,72 @@ struct Sending {
 struct Gone;
 
 impl Sending {
+    /// Sends what the encoder has ready.
     async fn send(&mut self) -> Result<(), Gone> {
         while let Some(mut piece) = self.encoder.next() {
-            if let Some((limit, rate)) =
-                self.limit.as_ref().and_then(|limit| limit.rate().map(|rate| (limit, rate)))
-            {
+            if let Some((limit, rate)) = self.limit() {
                 let most = usize::try_from(rate.bytes_per_second() / PIECES_A_SECOND).unwrap_or(usize::MAX);
                 let most = most.max(LEAST_PIECE);
                 while piece.len() > most {
                     limit.take(most as u64).await;
-                    self.sender.send(piece.split_to(most)).await.map_err(|_| Gone)?;
+                    self.to.send(piece.split_to(most)).await?;
                 }
                 limit.take(piece.len() as u64).await;
             }
-            self.sender.send(piece).await.map_err(|_| Gone)?;
+            self.to.send(piece).await?;
         }
         Ok(())
+    }
+
+    fn limit(&self) -> Option<(&Arc<Bucket>, Rate)> {
+        self.limit.as_ref().and_then(|limit| Some((limit, limit.rate()?)))
+    }
+
+    /// Says whether parts of files may go out that nobody here looks at.
+    fn may_pass_files(&self) -> bool {
+        matches!(self.to, To::Beside(_)) && self.limit().is_none()
+    }
+
+    /// Says that everything was sent.
+    fn end(self) {
+        if let To::Beside(carried) = self.to {
+            carried.end();
+        }
+    }
+}
+
+impl To {
+    async fn send(&self, piece: Bytes) -> Result<(), Gone> {
+        match self {
+            Self::Answer(pieces) => pieces.send(piece).await.map_err(|_| Gone),
+            Self::Beside(carried) => carried.send(Part::Bytes(piece)).await.map_err(|_| Gone),
+        }
+    }
+
+    async fn pass(&self, part: FileRange) -> Result<(), Gone> {
+        match self {
+            // What is encrypted is read first.
+            Self::Answer(_) => Err(Gone),
+            Self::Beside(carried) => carried.send(Part::File(part)).await.map_err(|_| Gone),
+        }
     }
 }
 
 /// A small object read whole, the source of a large one, or the number of the place where it is.
 enum Fetched {
     Away(Box<OpenVersion>, usize),
-    Whole(Box<OpenVersion>, Piece),
+    Whole(Arc<Source>, Piece),
     Ranges(Arc<Source>, Vec<ByteRange>),
 }
 
 async fn send_all(
     app: &AppState,
-    reading: &Arc<Reading>,
+    asker: &Asker,
     follow: Option<Follow>,
     items: Vec<PullItem>,
     out: &mut Sending,
 ) -> Result<(), Gone> {
+    let reading = &asker.reading;
     for chunk in items.chunks(MAX_BATCH) {
         let opened = open_all(app, reading, chunk).await;
         let (places, numbers) = match &follow {
@@ -190,7 +237,7 @@ async fn send_all(
         let mut named = vec![None; places.len()];
         let wanted: Vec<_> = chunk.iter().map(|item| item.ranges.clone()).zip(opened).zip(numbers).collect();
         let mut fetched = stream::iter(wanted)
-            .map(|((ranges, opened), place)| fetch(app.clone(), reading.clone(), ranges, opened, place))
+            .map(|((ranges, opened), place)| fetch(app.clone(), asker.clone(), ranges, opened, place))
             .buffered(READS);
         let mut at = 0;
         while let Some(one) = fetched.next().await {
@@ -207,17 +254,16 @@ async fn send_all(
                     out.places = out.places.max(number + 1);
                     out.encoder.away(item, number, &info);
                 }
-                Ok(Fetched::Whole(version, piece)) => {
-                    let item = announce(out, &version);
-                    let hash = hash_group(version.size, 0, &piece.bytes);
-                    out.encoder.data(item, 0, hash, piece.bytes);
-                    done(out, item, &version, true);
+                Ok(Fetched::Whole(source, piece)) => {
+                    let item = announce(out, &source.version);
+                    out.encoder.data(item, 0, hash_of(&source, &piece), piece.bytes);
+                    done(out, item, &source.version, true);
                 }
                 Ok(Fetched::Ranges(source, ranges)) => {
                     let item = announce(out, &source.version);
                     let is_whole =
                         ranges.iter().map(|range| range.len()).sum::<u64>() == source.version.size.0;
-                    match send_ranges(app, &source, ranges, item, out).await? {
+                    match send_ranges(app, asker, &source, ranges, item, out).await? {
                         Ok(()) => done(out, item, &source.version, is_whole),
                         Err(error) => fail(out, item, &error),
                     }
@@ -266,7 +312,7 @@ fn by_id(item: &PullItem) -> Option<(SpaceId, VersionId)> {
 
 async fn fetch(
     app: AppState,
-    reading: Arc<Reading>,
+    Asker { reading, is_compared }: Asker,
     ranges: Option<Vec<ByteRange>>,
     opened: Result<OpenVersion>,
     place: Option<usize>,
@@ -291,17 +337,21 @@ async fn fetch(
     let source = Arc::new(app.reader.source(version, &reading.session.reach()).await?);
     if is_small {
         let mut read = app.reader.read(source.clone(), whole).await?;
+        if !is_compared {
+            read.leave_to_receiver();
+        }
         let piece = match read.next_piece().await? {
             Some(piece) => piece,
             None => Piece { offset: 0, bytes: Bytes::new() },
         };
-        return Ok(Fetched::Whole(Box::new(source.version.clone()), piece));
+        return Ok(Fetched::Whole(source, piece));
     }
     Ok(Fetched::Ranges(source, ranges))
 }
 
 async fn send_ranges(
     app: &AppState,
+    asker: &Asker,
     source: &Arc<Source>,
     ranges: Vec<ByteRange>,
     item: u32,
@@ -312,23 +362,42 @@ async fn send_ranges(
             Ok(read) => read,
             Err(error) => return Ok(Err(error)),
         };
+        if !asker.is_compared {
+            read.leave_to_receiver();
+        }
+        if out.may_pass_files()
+            && let Some(FileRange { file, range }) = read.take_file().await
+        {
+            for group in range.start() / GROUP_SIZE..range.end().div_ceil(GROUP_SIZE) {
+                let Some(hash) = known_hash(source, group) else { break };
+                let range = group_range(source.version.size, group);
+                out.encoder.lead(item, range.start(), hash, range.len() as usize);
+                out.send().await?;
+                out.to.pass(FileRange { file: file.clone(), range }).await?;
+            }
+            continue;
+        }
         loop {
-            let Piece { offset, bytes } = match read.next_piece().await {
+            let piece = match read.next_piece().await {
                 Ok(Some(piece)) if piece.offset < range.end() => piece,
                 Ok(_) => break,
                 Err(error) => return Ok(Err(error)),
             };
-            let group = offset / GROUP_SIZE;
-            let known = source
-                .tree
-                .as_ref()
-                .and_then(|tree| tree.groups().get(usize::try_from(group).ok()?).copied());
-            let hash = known.unwrap_or_else(|| hash_group(source.version.size, group, &bytes));
-            out.encoder.data(item, offset, hash, bytes);
+            out.encoder.data(item, piece.offset, hash_of(source, &piece), piece.bytes);
             out.send().await?;
         }
     }
     Ok(Ok(()))
+}
+
+fn known_hash(source: &Source, group: u64) -> Option<GroupHash> {
+    source.tree.as_ref()?.groups().get(usize::try_from(group).ok()?).copied()
+}
+
+/// Returns what a group should have for a hash; what it has, if nobody has hashed the version yet.
+fn hash_of(source: &Source, piece: &Piece) -> GroupHash {
+    let group = piece.offset / GROUP_SIZE;
+    known_hash(source, group).unwrap_or_else(|| hash_group(source.version.size, group, &piece.bytes))
 }
 
 fn announce(out: &mut Sending, version: &OpenVersion) -> u32 {

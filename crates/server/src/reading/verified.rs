@@ -6,7 +6,7 @@ use bytes::{Bytes, BytesMut};
 use percale_core::ByteRange;
 use percale_core::ids::SiteId;
 use percale_core::tree::{GROUP_SIZE, group_range};
-use percale_store::ReadStream;
+use percale_store::{FileRange, ReadStream};
 
 use super::{Copy, Reader, Source};
 use crate::error::{ApiError, Result};
@@ -29,6 +29,7 @@ pub struct VerifiedRead {
     at: u64,
     end: u64,
     pending: BytesMut,
+    is_compared: bool,
 }
 
 /// A whole group: verified, unless nobody hashed the version yet.
@@ -46,9 +47,25 @@ impl VerifiedRead {
         let covering = wanted.align_out(GROUP_SIZE, source.version.size);
         let (at, end) = (covering.start(), covering.end());
         let pending = BytesMut::new();
-        let mut read = Self { reader, source, copy: 0, groups: None, wanted, at, end, pending };
+        let mut read =
+            Self { reader, source, copy: 0, groups: None, wanted, at, end, pending, is_compared: true };
         read.open().await?;
         Ok(read)
+    }
+
+    /// Hands bytes out without comparing them: for whoever has the version's tree, and does that itself.
+    pub fn leave_to_receiver(&mut self) {
+        self.is_compared = false;
+    }
+
+    /// Returns where the groups lie that have not come, if they can be had from a file of this host and whoever receives them compares
+    /// them. Nothing comes any more then. Otherwise nothing, and they come by [`VerifiedRead::next_piece`].
+    pub async fn take_file(&mut self) -> Option<FileRange> {
+        let may = !self.is_compared && self.source.tree.is_some() && self.pending.is_empty();
+        let Some(Groups::Store(stream)) = self.groups.as_mut().filter(|_| may) else { return None };
+        let taken = stream.take_file().await?;
+        self.at = self.end;
+        Some(taken)
     }
 
     /// Opens the present copy, or the next that can be opened.
@@ -118,7 +135,7 @@ impl VerifiedRead {
                     continue;
                 }
             };
-            let tree = self.source.tree.as_ref();
+            let tree = self.source.tree.as_ref().filter(|_| self.is_compared);
             if tree.is_some_and(|tree| tree.verify(group, &bytes).is_err()) {
                 let error = match self.source.copies.get(self.copy) {
                     Some(copy) => {

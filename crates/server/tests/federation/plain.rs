@@ -13,7 +13,7 @@ use crate::common::{Client, bytes, eventually};
 use crate::fabric::Site;
 use crate::limits::two;
 use crate::meddler::{Alter, Meddler, Passing};
-use crate::tasks::{assert_ended, content, damage, good_at, large, nothing_left, run, write_small};
+use crate::tasks::{assert_ended, content, copies, damage, good_at, large, nothing_left, run, write_small};
 
 const SMALL: usize = 30;
 const LARGE: usize = 24 << 20;
@@ -70,6 +70,12 @@ async fn is_right(baltic: &Site, what: &str) {
 async fn evict(client: &Client) {
     let task = run(client, json!({"kind": "evict", "path": "/climate/run7", "from": "baltic"})).await;
     assert_ended(&task, "succeeded", SMALL as u64 + 1, 0);
+}
+
+async fn suspect(client: &Client) -> Vec<(String, Vec<String>)> {
+    let mut copies = copies(client, "/climate/run7", "suspect").await;
+    copies.retain(|(_, sites)| !sites.is_empty());
+    copies
 }
 
 fn contains(all: &[u8], part: &[u8]) -> bool {
@@ -193,7 +199,9 @@ async fn a_copy_that_is_damaged_at_its_source_is_no_alteration() {
     damage(&alps, &large(LARGE));
     let task = run(&alice, json!({"kind": "replicate", "path": "/climate/run7", "to": "baltic"})).await;
     assert_ended(&task, "partial", SMALL as u64, 1);
-    assert_eq!(task["activity"]["transport"], "integrity_only", "{task}");
+    // Only what was damaged was asked for over TLS, and alps has found out by itself.
+    assert_eq!(task["activity"]["transport"], "mixed", "{task}");
+    assert_eq!(suspect(&alice).await, [("/climate/run7/large".to_owned(), vec!["alps".to_owned()])]);
     let shown = baltic.admin.get("/v1/sites/alps").await.expect(200);
     assert!(!shown["transport_reason"].as_str().unwrap().contains("not what was sent"), "{shown}");
 }

@@ -1,10 +1,12 @@
 //! Trials of reading.
 
+use std::os::unix::fs::FileExt as _;
+
 use percale_core::{ByteCount, ByteRange};
 
 use super::context::{Context, content, expect, key};
 use super::{Outcome, ensure, trials};
-use crate::{ErrorKind, Generation, ReadOptions, StoreExt};
+use crate::{ErrorKind, FileRange, Generation, ReadOptions, StoreExt};
 
 /// More than two pieces ahead of the one that is used, and not a multiple of a piece.
 const LARGE: usize = (9 << 20) + 4321;
@@ -12,6 +14,7 @@ const LARGE: usize = (9 << 20) + 4321;
 trials![
     read_gives_every_byte,
     read_of_ranges,
+    read_from_the_file_itself,
     read_of_an_empty_file,
     read_of_a_missing_key_fails_at_once,
     read_of_a_collection,
@@ -63,6 +66,31 @@ async fn read_of_ranges(c: Context) -> Outcome {
         let expected = &bytes[start.min(size) as usize..end.min(size) as usize];
         ensure!(got? == expected, "range {range} has other bytes");
     }
+    Ok(())
+}
+
+async fn read_from_the_file_itself(c: Context) -> Outcome {
+    let bytes = content(LARGE, 3);
+    c.put("large", &bytes).await?;
+    let start = if c.can().read.ranges { (1 << 20) - 1 } else { 0 };
+    let range = ByteRange::at(start, LARGE as u64 - start);
+    let mut stream = c.store.read(&key("large"), ReadOptions::range(range)).await?;
+    let Some(FileRange { file, range: taken }) = stream.take_file().await else {
+        // All that was asked for still comes.
+        let mut got = Vec::new();
+        while let Some(part) = stream.next().await? {
+            got.extend_from_slice(&part);
+        }
+        ensure!(got == bytes[start as usize..], "the bytes differ where there is no file");
+        return Ok(());
+    };
+    ensure!(taken == range, "{taken} is in the file, {range} was asked for");
+    let mut got = vec![0; taken.len() as usize];
+    let file = std::fs::File::from(file.try_clone().map_err(|error| super::Failure(error.to_string()))?);
+    file.read_exact_at(&mut got, taken.start()).map_err(|error| super::Failure(error.to_string()))?;
+    ensure!(got == bytes[start as usize..], "the file has other bytes");
+    ensure!(stream.next().await?.is_none(), "something came after the file was taken");
+    ensure!(stream.take_file().await.is_none(), "the file was taken twice");
     Ok(())
 }
 

@@ -13,7 +13,7 @@ use tokio::task::JoinHandle;
 
 use super::config::Layout;
 use super::root::{Fingerprint, Root, meta, path_error, statx_fd};
-use crate::{Error, ErrorKind, Meta, Operation, ReadOptions, ReadStream, Result, StoreKey};
+use crate::{Error, ErrorKind, FileRange, Meta, Operation, ReadOptions, ReadStream, Result, StoreKey};
 
 /// Pieces fetched ahead of the one that is used. Two keep a disk or the page cache busy while the network sends; a slow
 /// reader holds them as memory, not as threads.
@@ -32,14 +32,14 @@ pub(super) struct Reader {
 }
 
 struct Source {
-    file: OwnedFd,
+    file: Arc<OwnedFd>,
     key: StoreKey,
     layout: Layout,
     opened: Fingerprint,
 }
 
 impl Reader {
-    /// Opens the file and reads the first piece, so that a small file costs one hop to a blocking thread.
+    /// Opens the file, and reads it if it is one piece: a small file costs one hop to a blocking thread.
     pub(super) fn open(root: &Root, key: StoreKey, options: &ReadOptions) -> Result<Self> {
         let (file, stat) = root.open_file(&key, Operation::Read)?;
         Self::of(file, &stat, key, root.layout(), options)
@@ -68,7 +68,7 @@ impl Reader {
             );
         }
         let opened = Fingerprint::of(layout, stat);
-        let source = Source { file, key, layout, opened };
+        let source = Source { file: Arc::new(file), key, layout, opened };
         let mut reader = Self {
             source: Arc::new(source),
             meta,
@@ -79,7 +79,9 @@ impl Reader {
             ahead: VecDeque::with_capacity(AHEAD),
             failed: false,
         };
-        if let Some(first) = reader.take_next() {
+        if reader.range.len() <= reader.piece
+            && let Some(first) = reader.take_next()
+        {
             reader.first = Some(reader.source.fetch(first)?);
         }
         Ok(reader)
@@ -151,5 +153,15 @@ impl ReadStream for Reader {
             .unwrap_or_else(|panic| Err(Error::new(ErrorKind::Other, Operation::Read).caused_by(panic)));
         self.failed = piece.is_err();
         piece.map(Some)
+    }
+
+    async fn take_file(&mut self) -> Option<FileRange> {
+        // What is being fetched comes by `next`.
+        if self.failed || self.first.is_some() || !self.ahead.is_empty() {
+            return None;
+        }
+        let range = ByteRange::at(self.next, self.range.end() - self.next);
+        self.next = self.range.end();
+        (!range.is_empty()).then(|| FileRange { file: self.source.file.clone(), range })
     }
 }

@@ -161,6 +161,10 @@ impl Layer for ChaosLayer {
         }
     }
 
+    fn shows_files(&self) -> bool {
+        false
+    }
+
     fn alter(&self, piece: Bytes) -> Bytes {
         match piece.is_empty() || !self.happens(self.policy.wrong_bytes) {
             true => piece,

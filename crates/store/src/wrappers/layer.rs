@@ -13,9 +13,9 @@ use percale_core::ids::Fence;
 use percale_core::{ByteCount, ByteRange};
 
 use crate::{
-    Capabilities, Delete, Error, FileIdentity, ListOptions, ListPage, ListStream, Meta, Operation, Publish,
-    Published, ReadOptions, ReadStream, Result, SharedStore, SmallFile, Stage, StageOptions, StageToken,
-    Staged, Store, StoreKey, Usage,
+    Capabilities, Delete, Error, FileIdentity, FileRange, ListOptions, ListPage, ListStream, Meta, Operation,
+    Publish, Published, ReadOptions, ReadStream, Result, SharedStore, SmallFile, Stage, StageOptions,
+    StageToken, Staged, Store, StoreKey, Usage,
 };
 
 /// An operation under way.
@@ -59,6 +59,11 @@ pub trait Layer: Debug + Send + Sync + 'static {
     /// May change the bytes written.
     fn alter_written(&self, bytes: Bytes) -> Bytes {
         bytes
+    }
+
+    /// Says whether bytes may be read from their file without passing through here.
+    fn shows_files(&self) -> bool {
+        true
     }
 
     /// May change the bytes read.
@@ -305,6 +310,15 @@ impl<L: Layer> ReadStream for WrappedRead<L> {
             self.reopen().await?;
         }
     }
+
+    async fn take_file(&mut self) -> Option<FileRange> {
+        if !self.rest.is_empty() || !self.wrapped.layer.shows_files() {
+            return None;
+        }
+        let taken = self.inner.take_file().await?;
+        self.wrapped.layer.moved(Operation::Read, taken.range.len()).await;
+        Some(taken)
+    }
 }
 
 /// A staged file that is read back. A read that failed is not repeated: the whole is read back again by whoever asked.
@@ -329,6 +343,11 @@ impl<L: Layer> ReadStream for WrappedBack<L> {
         };
         self.layer.moved(Operation::ReadBack, piece.len() as u64).await;
         Ok(Some(self.layer.alter(piece)))
+    }
+
+    /// What is read back is looked at.
+    async fn take_file(&mut self) -> Option<FileRange> {
+        None
     }
 }
 

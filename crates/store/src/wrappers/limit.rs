@@ -62,6 +62,10 @@ impl Layer for LimitLayer {
         })
     }
 
+    fn shows_files(&self) -> bool {
+        self.bytes_per_second.is_none()
+    }
+
     async fn moved(&self, _operation: Operation, bytes: u64) {
         let Some(rate) = self.bytes_per_second else { return };
         let until = {
