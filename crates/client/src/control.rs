@@ -85,6 +85,10 @@ pub struct Search<'a> {
     pub attributes: Option<&'a str>,
 }
 
+fn show_task(id: TaskId) -> Call {
+    get(format!("show task {id}"), format!("/v1/tasks/{id}"))
+}
+
 fn get(operation: impl Into<String>, path: impl Into<String>) -> Call {
     Call::new(operation, Method::GET, path)
 }
@@ -650,7 +654,15 @@ impl Client {
     /// # Errors
     /// As the server answers.
     pub async fn task(&self, id: TaskId) -> crate::Result<Task> {
-        self.json(get(format!("show task {id}"), format!("/v1/tasks/{id}"))).await
+        self.json(show_task(id)).await
+    }
+
+    /// Returns a task once it has ended, or as it is after some whole seconds, 30 at most. A site of an older release answers at once.
+    ///
+    /// # Errors
+    /// As the server answers.
+    pub async fn task_ended(&self, id: TaskId, wait: Duration) -> crate::Result<Task> {
+        self.json(show_task(id).header(fields::PREFER, &format!("wait={}", wait.as_secs()))).await
     }
 
     /// Lists a page of the items of a task that did not succeed.

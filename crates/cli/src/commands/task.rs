@@ -18,10 +18,8 @@ use crate::duration::{Deadline, Span};
 use crate::failure::{Failure, Result};
 use crate::output::{Output, count, duration, size, time};
 
-/// Between two looks at a task, a tenth of the time that it was watched, within these: quick tasks are told at once, long ones
-/// cost the site little.
-const FIRST_LOOK: Duration = Duration::from_millis(50);
-const LAST_LOOK: Duration = Duration::from_secs(2);
+/// For how long the site is asked to wait for the end of a task before it tells how far it is.
+const LOOK: Duration = Duration::from_secs(2);
 /// Between two lines where there is no terminal.
 const LINE_EVERY: Duration = Duration::from_secs(30);
 /// Failed items that are shown; the rest is counted.
@@ -438,8 +436,6 @@ pub async fn attach(
         bar.set_prefix(verb);
         bar
     });
-    let began = Instant::now();
-    let mut look = FIRST_LOOK;
     let mut told = Instant::now();
     while !task.state.is_final() {
         if let Some(bar) = &bar {
@@ -458,25 +454,33 @@ pub async fn attach(
                 moving(&task)
             ));
         }
-        let next = Instant::now() + look;
-        if let Some(until) = until.filter(|until| *until <= next) {
-            tokio::time::sleep_until(until).await;
-            let message = format!("task {} is still {}", task.id, task.state);
-            return Err(Failure::new(ErrorCode::WaitTimeout, message));
-        }
-        tokio::select! {
-            () = tokio::time::sleep_until(next) => {}
+        let (id, asked) = (task.id, Instant::now());
+        // The site answers at once when the task has ended. Until then it is asked again, to show how far it is.
+        let looked = async {
+            let seen = client.task_ended(id, LOOK).await?;
+            if !seen.state.is_final() {
+                tokio::time::sleep_until(asked + LOOK).await;
+            }
+            Ok::<_, Failure>(seen)
+        };
+        let late = async {
+            match until {
+                Some(until) => tokio::time::sleep_until(until).await,
+                None => std::future::pending().await,
+            }
+        };
+        task = tokio::select! {
+            seen = looked => seen?,
+            () = late => {
+                let message = format!("task {id} is still {}", task.state);
+                return Err(Failure::new(ErrorCode::WaitTimeout, message));
+            }
             () = context.cancel.cancelled() => {
                 drop(bar);
-                let message = format!("detached; task {} goes on at the site", task.id);
-                let hint = format!("`percale task wait {0}` attaches again, `percale task cancel {0}` stops it.", task.id);
+                let message = format!("detached; task {id} goes on at the site");
+                let hint = format!("`percale task wait {id}` attaches again, `percale task cancel {id}` stops it.");
                 return Err(Failure::new(ErrorCode::Interrupted, message).with_hint(hint));
             }
-        }
-        look = (began.elapsed() / 10).clamp(FIRST_LOOK, LAST_LOOK);
-        task = match context.interruptible(client.task(task.id)).await {
-            Ok(task) => task?,
-            Err(_) => continue,
         };
     }
     if let Some(bar) = bar {

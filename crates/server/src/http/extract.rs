@@ -7,8 +7,10 @@ use axum::extract::{FromRequest, FromRequestParts, Path, RawQuery, Request};
 use axum::response::{IntoResponse, Response};
 use bytes::{Bytes, BytesMut};
 use futures::{Stream, StreamExt as _, TryStreamExt as _};
+use http::HeaderMap;
 use http::header::CONTENT_TYPE;
 use http::request::Parts;
+use percale_api::fields;
 use percale_core::path::SpaceName;
 use percale_core::{ErrorCode, ObjectPath};
 use serde::Serialize;
@@ -18,6 +20,8 @@ use crate::{ApiError, AppState, Result};
 
 /// Largest JSON body, in bytes.
 pub const MAX_JSON_BYTES: usize = 4 << 20;
+/// Longest time that an answer is waited for.
+const MAX_WAIT: Duration = Duration::from_secs(30);
 
 /// The path of the namespace behind the route's prefix: `/v1/data/climate/x` is `/climate/x`. `%2F` counts as `/`,
 /// since no name has one.
@@ -215,4 +219,12 @@ fn lower(text: &str) -> String {
         Some(first) => first.to_lowercase().chain(letters).collect(),
         None => String::new(),
     }
+}
+
+/// Returns what `Prefer: wait=SECONDS` says; other preferences are not ours and are passed over.
+pub(super) fn preferred_wait(headers: &HeaderMap) -> Duration {
+    let values = headers.get_all(fields::PREFER).iter().filter_map(|value| value.to_str().ok());
+    let mut preferences = values.flat_map(|value| value.split([',', ';'])).map(str::trim);
+    let wait = preferences.find_map(|preference| preference.strip_prefix("wait=")?.parse().ok());
+    wait.map_or(Duration::ZERO, Duration::from_secs).min(MAX_WAIT)
 }

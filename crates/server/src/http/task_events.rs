@@ -30,8 +30,8 @@ use crate::{ApiError, AppState, Result};
 
 /// Between two looks at the task, a tenth of the time that it was watched, within these. Any server of the site may work on
 /// it, and records once a second how far it is.
-const FIRST_LOOK: Duration = Duration::from_millis(50);
-const LAST_LOOK: Duration = Duration::from_secs(1);
+pub(super) const FIRST_LOOK: Duration = Duration::from_millis(50);
+pub(super) const LAST_LOOK: Duration = Duration::from_secs(1);
 
 pub(super) fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new().routes(routes!(get_task_events))

@@ -1,6 +1,7 @@
 //! Managed tasks: submitted, watched, cancelled, tried again.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
@@ -16,13 +17,15 @@ use percale_core::state::TaskState;
 use percale_core::{ErrorCode, ObjectPath, Timestamp};
 use percale_federation::{Acting, Member};
 use serde::Deserialize;
+use tokio::time::Instant;
 use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::auth::{Session, delegated_here, require_admin, require_user};
-use super::extract::{Json, Param, Query};
+use super::extract::{Json, Param, Query, preferred_wait};
 use super::paging::{Paging, limit, page};
+use super::task_events::{FIRST_LOOK, LAST_LOOK};
 use super::{forward, header_value, idempotency};
 use crate::app::system_caller;
 use crate::authorize::{authorize, limited};
@@ -452,16 +455,53 @@ fn described(task: percale_catalog::Task) -> Result<Response> {
 }
 
 /// Returns a task of this site or another one.
-#[utoipa::path(get, path = "/v1/tasks/{id}", tag = "tasks", params(("id" = String, Path, description = "the task's id")), responses((status = 200, description = "the task", body = Task)))]
+///
+/// With `Prefer: wait=SECONDS` ([RFC 7240](https://www.rfc-editor.org/rfc/rfc7240), section 4.3) the answer comes when the task has ended, or after
+/// that time, 30 s at most.
+#[utoipa::path(
+    get, path = "/v1/tasks/{id}", tag = "tasks",
+    params(
+        ("id" = String, Path, description = "the task's id"),
+        ("Prefer" = Option<String>, Header, description = "`wait=SECONDS`: how long its end is waited for"),
+    ),
+    responses((status = 200, description = "the task", body = Task)),
+)]
 async fn get_task(
     State(app): State<AppState>,
     session: Session,
     Param(id): Param<TaskId>,
     request: Request,
 ) -> Result<Response> {
-    match app.catalog.task(&session.caller, id).await {
+    match ended(&app, &session.caller, id, preferred_wait(request.headers())).await {
         Ok(task) => described(task),
         Err(error) => elsewhere(&app, &session, id, request, error).await,
+    }
+}
+
+/// Returns a task once it has ended, or as it is after this time.
+async fn ended(
+    app: &AppState,
+    caller: &Caller,
+    id: TaskId,
+    wait: Duration,
+) -> Result<percale_catalog::Task, percale_catalog::Error> {
+    let began = Instant::now();
+    loop {
+        let ended = app.tasks.ended();
+        tokio::pin!(ended);
+        // From here on it hears of an end, so that none falls between the look and the wait.
+        ended.as_mut().enable();
+        let task = app.catalog.task(caller, id).await?;
+        let left = wait.saturating_sub(began.elapsed());
+        if task.state.is_final() || left.is_zero() {
+            return Ok(task);
+        }
+        let look = (began.elapsed() / 10).clamp(FIRST_LOOK, LAST_LOOK).min(left);
+        tokio::select! {
+            () = ended => {}
+            () = tokio::time::sleep(look) => {}
+            () = app.stopping.cancelled() => return Ok(task),
+        }
     }
 }
 

@@ -1,7 +1,6 @@
 //! Resumable uploads: `/v1/uploads`.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
@@ -9,7 +8,7 @@ use bytes::Bytes;
 use futures::{Stream, StreamExt, TryStreamExt};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use percale_api::uploads::{CommitUpload, Committed, NewUpload, SentGroups, Upload};
-use percale_api::{Problem, fields, media};
+use percale_api::{Problem, media};
 use percale_core::ErrorCode;
 use percale_core::ids::LeaseId;
 use percale_mover::{Decoder, Frame};
@@ -17,7 +16,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::auth::Auth;
-use super::extract::{Json, Param, body_error, drain};
+use super::extract::{Json, Param, body_error, drain, preferred_wait};
 use super::put::committed_response;
 use crate::upload::Session;
 use crate::{ApiError, AppState, Result};
@@ -33,8 +32,6 @@ pub fn routes() -> OpenApiRouter<AppState> {
 }
 
 const UPLOAD_OFFSET: HeaderName = HeaderName::from_static("upload-offset");
-/// Longest time that a commit waits for what is missing.
-const MAX_WAIT: Duration = Duration::from_secs(30);
 const UPLOAD_LENGTH: HeaderName = HeaderName::from_static("upload-length");
 
 /// Opens a resumable upload.
@@ -242,14 +239,6 @@ async fn commit_upload(
 ) -> Result<Response> {
     let done = app.uploads.commit(&caller, id, claimed, preferred_wait(&headers)).await?;
     Ok(committed_response(done.committed, done.size, done.root))
-}
-
-/// Returns what `Prefer: wait=SECONDS` says; other preferences are not ours and are passed over.
-fn preferred_wait(headers: &HeaderMap) -> Duration {
-    let values = headers.get_all(fields::PREFER).iter().filter_map(|value| value.to_str().ok());
-    let mut preferences = values.flat_map(|value| value.split([',', ';'])).map(str::trim);
-    let wait = preferences.find_map(|preference| preference.strip_prefix("wait=")?.parse().ok());
-    wait.map_or(Duration::ZERO, Duration::from_secs).min(MAX_WAIT)
 }
 
 /// Gives an upload up.

@@ -28,6 +28,7 @@ use percale_federation::Acting;
 use quick_cache::sync::Cache;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use tokio::sync::futures::Notified;
 use tokio::sync::{Notify, Semaphore};
 use tokio_util::sync::CancellationToken;
 
@@ -128,6 +129,8 @@ const KINDS: &[&str] =
 /// The tasks that this server works on.
 pub struct Tasks {
     wake: Notify,
+    /// Told when an attempt at a task ended here.
+    ended: Notify,
     running: Mutex<HashMap<TaskId, CancellationToken>>,
     /// Where tasks run that were asked for here and run at another site. What is not remembered is looked for.
     elsewhere: Cache<TaskId, SiteId>,
@@ -136,7 +139,7 @@ pub struct Tasks {
 impl Default for Tasks {
     fn default() -> Self {
         let elsewhere = Cache::new(MAX_ELSEWHERE);
-        Self { wake: Notify::default(), running: Mutex::default(), elsewhere }
+        Self { wake: Notify::default(), ended: Notify::default(), running: Mutex::default(), elsewhere }
     }
 }
 
@@ -151,6 +154,12 @@ impl Tasks {
         if let Some(stop) = self.running.lock().unwrap_or_else(PoisonError::into_inner).get(&id) {
             stop.cancel();
         }
+    }
+
+    /// Waits until an attempt at any task ended here, from when the future is first polled or enabled. Other servers of the site may work
+    /// on one, and whoever cancels it ends it too: so this is no more than a reason to look again.
+    pub fn ended(&self) -> Notified<'_> {
+        self.ended.notified()
     }
 
     /// Remembers at which site a task runs.
@@ -455,6 +464,7 @@ impl Attempt {
                 Ok(task) => {
                     tracing::info!(task = %task.id, state = %task.state, "task attempt ended");
                     self.app.tasks.wake();
+                    self.app.tasks.ended.notify_waiters();
                     return;
                 }
                 Err(error) if error.code().is_retryable() && attempt < FINISH_TRIES => {
