@@ -72,6 +72,7 @@ def crossed(made, source, action, target, kill):
     path = f"percale:/far/{target}"
     if action == "replicate":
         made.far.client("far", "put", "-q", source, path)
+        made.near.sees(path)
     before, began = made.net.line_bytes(), time.monotonic()
     made.load = os.getloadavg()[0]
     if action == "put":
