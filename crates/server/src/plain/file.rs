@@ -9,12 +9,15 @@ use percale_core::ByteRange;
 use percale_store::FileRange;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+use rustix::net::SendFlags;
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 
 /// For how long a thread waits for the connection to take more before it is given back: longer than a busy reader on the same host
 /// takes, and short beside a network's round trip.
 const LINGER: Timespec = Timespec { tv_sec: 0, tv_nsec: 5_000_000 };
+/// Bytes that are read at a time where the file system does not hand them to the connection itself.
+const READ: usize = 256 << 10;
 const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 
 /// Sends bytes of a file. A file that ends before them breaks the stream.
@@ -45,17 +48,33 @@ pub(super) async fn send(connection: &TcpStream, part: FileRange, stall: Duratio
 /// Sends as much as the connection takes; returns what is left.
 fn send_while_taken(to: &OwnedFd, from: &OwnedFd, range: ByteRange) -> io::Result<ByteRange> {
     let mut at = range.start();
+    let mut is_read = false;
     while at < range.end() {
         let len = usize::try_from(range.end() - at).unwrap_or(usize::MAX);
-        match rustix::fs::sendfile(to, from, Some(&mut at), len) {
+        let send = if is_read { send_read } else { send_from_file };
+        match send(to, from, at, len) {
             Ok(0) => return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the file has become shorter")),
-            Ok(_) | Err(Errno::INTR) => {}
+            Ok(sent) => at += sent as u64,
+            Err(Errno::INTR) => {}
             Err(Errno::AGAIN) if is_ready(to, &LINGER)? => {}
             Err(Errno::AGAIN) => break,
+            // Not every file system can.
+            Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) if !is_read => is_read = true,
             Err(errno) => return Err(errno.into()),
         }
     }
     Ok(ByteRange::at(at, range.end() - at))
+}
+
+fn send_from_file(to: &OwnedFd, from: &OwnedFd, mut at: u64, len: usize) -> Result<usize, Errno> {
+    rustix::fs::sendfile(to, from, Some(&mut at), len)
+}
+
+/// Sends the first bytes of what is there; sent is less than was read where the connection does not take more.
+fn send_read(to: &OwnedFd, from: &OwnedFd, at: u64, len: usize) -> Result<usize, Errno> {
+    let mut piece = vec![0; len.min(READ)];
+    let len = rustix::io::pread(from, &mut piece[..], at)?;
+    rustix::net::send(to, &piece[..len], SendFlags::NOSIGNAL)
 }
 
 fn is_ready(connection: impl AsFd, patience: &Timespec) -> io::Result<bool> {
@@ -96,7 +115,7 @@ mod tests {
         let part = FileRange { file: file(&bytes), range };
         let send = tokio::spawn(async move { send(&near, part, Duration::from_secs(60)).await });
         let mut got = Vec::new();
-        // Little at a time, with the sender's thread given back meanwhile.
+        // Now and then a little, so that the sender's thread is given back.
         while got.len() < range.len() as usize {
             tokio::time::sleep(Duration::from_millis(7)).await;
             let mut piece = vec![0; 1 << 20];
@@ -106,6 +125,21 @@ mod tests {
         }
         send.await.unwrap().unwrap();
         assert!(got == bytes[5..9_000_000 - 2]);
+    }
+
+    #[tokio::test]
+    async fn what_the_file_system_does_not_hand_on_is_read() {
+        let (near, mut far) = connected().await;
+        let bytes: Vec<u8> = (0..300_000_u32).map(|at| (at % 241) as u8).collect();
+        let from = file(&bytes);
+        let near = near.into_std().unwrap();
+        let near: OwnedFd = near.into();
+        let sent = send_read(&near, &from, 7, bytes.len() - 7).unwrap();
+        assert!((1..=READ).contains(&sent));
+        let mut got = vec![0; sent];
+        far.read_exact(&mut got).await.unwrap();
+        assert!(got == bytes[7..7 + sent]);
+        assert_eq!(send_read(&near, &from, bytes.len() as u64, 5), Ok(0), "the end of the file");
     }
 
     #[tokio::test]
