@@ -1,4 +1,5 @@
-//! Reading versions: which copy, and every group verified before it leaves.
+//! Reading versions: which copy, and every group verified before it leaves, unless its receiver does that
+//! (`docs/design/transfers.md`, "Who compares").
 
 mod verified;
 

@@ -32,7 +32,7 @@ pub struct VerifiedRead {
     is_compared: bool,
 }
 
-/// A whole group: verified, unless nobody hashed the version yet.
+/// A whole group: verified, unless nobody hashed the version yet or the receiver does it ([`VerifiedRead::leave_to_receiver`]).
 #[derive(Debug, Clone)]
 pub struct Piece {
     /// Where it begins in the content.
