@@ -28,6 +28,11 @@ pub enum Condition {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewUpload {
+    /// Its id, a UUID of version 7 that was never used; the server makes one up if absent. Who chooses it may send frames
+    /// and the commit beside this request, with `Prefer: wait=SECONDS`, and may send this request again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, format = "uuid")]
+    pub id: Option<LeaseId>,
     /// Where the object will be.
     #[schema(value_type = String)]
     pub path: ObjectPath,

@@ -24,7 +24,22 @@ impl Catalog {
         ttl: Duration,
         body: Json,
     ) -> Result<Lease> {
-        self.change(Acquire { kind, holder: holder.to_owned(), ttl, body }).await
+        self.change(Acquire { id: None, kind, holder: holder.to_owned(), ttl, body }).await
+    }
+
+    /// Takes a new lease under an id that its holder chose.
+    ///
+    /// # Errors
+    /// `Conflict` if a lease has this id, whoever holds it.
+    pub async fn acquire_lease_as(
+        &self,
+        id: LeaseId,
+        kind: LeaseKind,
+        holder: &str,
+        ttl: Duration,
+        body: Json,
+    ) -> Result<Lease> {
+        self.change(Acquire { id: Some(id), kind, holder: holder.to_owned(), ttl, body }).await
     }
 
     /// Makes a lease end `ttl` from now.
@@ -96,6 +111,7 @@ impl Catalog {
 }
 
 struct Acquire {
+    id: Option<LeaseId>,
     kind: LeaseKind,
     holder: String,
     ttl: Duration,
@@ -107,11 +123,18 @@ impl Change for Acquire {
     type Out = Lease;
 
     async fn run<T: Tx>(&self, batch: &mut Batch<'_, T>) -> Result<Lease> {
-        let Self { kind, holder, ttl, body } = self;
+        let Self { id, kind, holder, ttl, body } = self;
+        if let Some(id) = id
+            && !lease::by_ids(batch.tx, vec![*id], Lock::None).await?.is_empty()
+        {
+            let message = format!("there is a lease {id} already");
+            return Err(Error::new(ErrorKind::Conflict { version: None }, message));
+        }
         let fence = Fence(site::take_fences(batch.tx, 1).await?);
         let expires = batch.now().after(*ttl);
         let (holder, body) = (holder.clone(), body.clone());
-        let lease = Lease { id: LeaseId::new(), kind: *kind, holder, fence, expires, body };
+        let id = id.unwrap_or_else(LeaseId::new);
+        let lease = Lease { id, kind: *kind, holder, fence, expires, body };
         lease::insert(batch.tx, &lease).await?;
         Ok(lease)
     }

@@ -257,6 +257,11 @@ impl Call {
         self
     }
 
+    /// Has the server wait for what the call needs, so long at most.
+    pub fn wait(self, wait: Duration) -> Self {
+        self.header(fields::PREFER, &format!("wait={}", wait.as_secs()))
+    }
+
     pub fn json(mut self, body: &impl Serialize) -> Self {
         self.json =
             Some(serde_json::to_vec(body).expect("wire types have string keys and cannot fail").into());
@@ -429,6 +434,18 @@ impl Client {
         limit.map_or(streams, |limit| streams.min(most_streams(limit)))
     }
 
+    /// The same for one that begins before the site has answered for the first time.
+    pub(crate) fn first_streams(&self) -> usize {
+        let is_known = self.inner.streams.is_some() || self.inner.rtt.shortest().is_some();
+        let streams = self.streams();
+        if is_known || self.limit().is_some() || self.is_here() { streams } else { streams.max(WARM_STREAMS) }
+    }
+
+    /// Tells whether the site is on this host.
+    fn is_here(&self) -> bool {
+        is_loopback(self.url().host_str().unwrap_or_default())
+    }
+
     /// Returns what the bytes of this client keep to.
     pub(crate) fn limit(&self) -> Option<&Arc<Bucket>> {
         self.inner.limit.as_ref()
@@ -454,7 +471,7 @@ impl Client {
     }
 
     pub(crate) fn open_ahead(&self, connections: usize) {
-        if is_loopback(self.url().host_str().unwrap_or_default()) {
+        if self.is_here() {
             return;
         }
         for _ in 0..connections {
@@ -537,19 +554,13 @@ impl Client {
     /// Sends a stream of frames, once.
     pub(crate) async fn send_frames(
         &self,
-        operation: &str,
-        path: &str,
-        idempotency_key: Option<&str>,
+        call: Call,
         body: reqwest::Body,
         sent: &LastSent,
     ) -> crate::Result<Response> {
-        let mut call = Call::new(operation, Method::POST, path);
-        if let Some(key) = idempotency_key {
-            call = call.header(fields::IDEMPOTENCY_KEY, key);
-        }
         let (request, trace) = self.request(&call)?;
         let request = request.header(CONTENT_TYPE, media::FRAMES).body(body);
-        self.finish(operation, request, &trace, Some(sent)).await
+        self.finish(&call.operation, request, &trace, Some(sent)).await
     }
 
     pub(crate) async fn raw_call(&self, method: &str, path: &str, json: Option<&[u8]>) -> crate::Result<Raw> {

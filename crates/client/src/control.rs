@@ -11,7 +11,7 @@ use percale_api::site::{Readiness, Site, Version};
 use percale_api::spaces::{NewHome, NewSpace, NewStore, Promoted, Space, SpaceChange, Store, StoreChange};
 use percale_api::tasks::{NewTask, Task, TaskItem};
 use percale_api::uploads::{CommitUpload, Committed, NewUpload, SentGroups, Upload};
-use percale_api::{MAX_PAGE, Page, fields, media};
+use percale_api::{MAX_PAGE, Page, media};
 use percale_core::access::Subject;
 use percale_core::ids::{LeaseId, SpaceId, TaskId, TokenId, VersionId};
 use percale_core::link::MAX_FOLLOWED;
@@ -608,20 +608,21 @@ impl Client {
         self.fetch(call).await.map(drop)
     }
 
-    /// Completes an upload. What is on its way over other connections is waited for, so long at most.
+    /// Completes the upload of an object. What is on its way over other connections is waited for, so long at most.
     ///
     /// # Errors
     /// As the server answers; `upload_incomplete` if something is missing.
     pub async fn commit_upload(
         &self,
-        upload: &Upload,
+        id: LeaseId,
+        target: &ObjectPath,
         commit: &CommitUpload,
         wait: Duration,
     ) -> crate::Result<Committed> {
-        let path = format!("/v1/uploads/{}/commit", upload.id);
-        let mut call = Call::new(format!("complete the upload of {}", upload.path), Method::POST, path);
+        let path = format!("/v1/uploads/{id}/commit");
+        let mut call = Call::new(format!("complete the upload of {target}"), Method::POST, path);
         if wait > Duration::ZERO {
-            call = call.header(fields::PREFER, &format!("wait={}", wait.as_secs()));
+            call = call.wait(wait);
         }
         self.json(call.json(commit).repeat(Repeat::Keyed)).await
     }
@@ -662,7 +663,7 @@ impl Client {
     /// # Errors
     /// As the server answers.
     pub async fn task_ended(&self, id: TaskId, wait: Duration) -> crate::Result<Task> {
-        self.json(show_task(id).header(fields::PREFER, &format!("wait={}", wait.as_secs()))).await
+        self.json(show_task(id).wait(wait)).await
     }
 
     /// Lists a page of the items of a task that did not succeed.

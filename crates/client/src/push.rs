@@ -9,10 +9,11 @@ use percale_api::uploads::{Committed, ItemDone, PushItem, PushResult, PushResult
 use percale_core::tree::{GROUP_SIZE, HashTree, RootHash, group_count, hash_group};
 use percale_core::{ErrorCode, ObjectPath};
 use percale_mover::Encoder;
+use reqwest::Method;
 
 use crate::answer::parse_json;
 use crate::body::{Parts, Pieces, body};
-use crate::client::Client;
+use crate::client::{Call, Client};
 use crate::error::{Error, ErrorKind, Retry};
 use crate::feed::{Taker, Wanted};
 use crate::local::{Buffers, Source};
@@ -183,7 +184,8 @@ async fn push_once(
         move || produce(&files, take, &pieces, &progress)
     });
     let sending = async {
-        let response = client.send_frames(&operation, "/v1/frames/push", None, body, &sent).await?;
+        let response =
+            client.send_frames(Call::new(&operation, Method::POST, "/v1/frames/push"), body, &sent).await?;
         let body = client.read_bytes(&operation, response, MAX_ANSWER).await?;
         parse_json::<PushResults>(&operation, &body)
     };

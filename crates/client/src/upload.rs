@@ -3,6 +3,8 @@
 //! The server says which bytes it misses; they are handed out to the streams in segments, so that a slow stream takes
 //! fewer of them. Every stream is a request of its own and ends after a while, so that the plan can be balanced anew and
 //! a token that was renewed is used. Whatever happens, the next step is the same: ask what is missing, send that.
+//!
+//! A new upload is opened while its first bytes are on their way: the site lets them wait for it.
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -13,16 +15,18 @@ use std::time::{Duration, Instant};
 use percale_api::uploads::{
     CommitUpload, Committed, Condition, ItemDone, NewUpload, SentGroup, SentGroups, Upload,
 };
+use percale_core::ids::LeaseId;
 use percale_core::range::RangeSet;
 use percale_core::tree::{GROUP_SIZE, HashTree, group_count, group_range, hash_group};
 use percale_core::{ByteCount, ByteRange, ErrorCode, ObjectPath};
 use percale_mover::tuning::cut;
 use percale_mover::{Encoder, ReceivedGroups, Slots};
-use tokio::sync::Notify;
+use reqwest::Method;
+use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 
 use crate::body::{Parts, Pieces, body};
-use crate::client::Client;
+use crate::client::{Call, Client};
 use crate::error::{Error, ErrorKind};
 use crate::local::{Buffers, Source};
 use crate::progress::{Active, Progress};
@@ -39,6 +43,8 @@ const SEGMENT: std::ops::RangeInclusive<u64> = 1 << 20..=8 << 20;
 const BODY_TIME: Duration = Duration::from_secs(40);
 /// How long the site waits at the commit for bytes that this host has already handed to its network.
 const COMMIT_WAIT: Duration = Duration::from_secs(20);
+/// How long the site lets bytes wait for the request that opens their upload: it may have to be repeated.
+const OPEN_WAIT: Duration = Duration::from_secs(20);
 /// Times that the server may say "incomplete" at the commit, or fail without any byte having arrived in between.
 const MAX_ROUNDS: usize = 64;
 
@@ -58,7 +64,10 @@ struct Shared {
     client: Client,
     operation: String,
     source: Source,
-    id: percale_core::ids::LeaseId,
+    target: ObjectPath,
+    id: LeaseId,
+    /// Whether the site is known to have opened it.
+    is_open: watch::Sender<bool>,
     segments: Mutex<VecDeque<ByteRange>>,
     hashes: Mutex<ReceivedGroups>,
     /// Told when the last group was hashed.
@@ -130,25 +139,35 @@ pub(crate) async fn upload(
         blocking(&operation, move || Source::open(&local)).await?
     };
     let size = source.size();
-    let (mut state, upload) = open(client, &plan, &source).await?;
+    let (mut state, taken_up) = take_up(client, &plan, &source).await?;
     let active = progress.begin(plan.local.display().to_string(), size.0);
     let shared = Arc::new(Shared {
         client: client.clone(),
         operation: operation.clone(),
         source,
-        id: upload.id,
+        target: plan.target.clone(),
+        id: taken_up.as_ref().map_or_else(LeaseId::new, |upload| upload.id),
+        is_open: watch::Sender::new(taken_up.is_some()),
         segments: Mutex::default(),
         hashes: Mutex::new(ReceivedGroups::new(size)),
         hashed: Notify::new(),
         active,
     });
-    let result = send_and_commit(&shared, &plan, upload).await;
+    let result = match taken_up {
+        Some(upload) => go_on(&shared, &plan, upload, None).await,
+        None => match open_and_send(&shared, &plan, &mut state).await {
+            Ok((upload, outcome)) => go_on(&shared, &plan, upload, outcome).await,
+            Err(error) => Err(error),
+        },
+    };
     match &result {
         Ok(_) => state.remove(),
         // What must not be taken up again is given up at once, so that its bytes do not lie about until their lease ends.
         Err(error) if is_hopeless(error) => {
             state.remove();
-            let _ = client.abort_upload(shared.id).await;
+            if *shared.is_open.borrow() {
+                let _ = client.abort_upload(shared.id).await;
+            }
         }
         Err(_) => {}
     }
@@ -168,8 +187,12 @@ fn is_hopeless(error: &Error) -> bool {
         )
 }
 
-/// Takes up the upload of an earlier run if the note of it still fits, or opens a new one.
-async fn open(client: &Client, plan: &UploadPlan, source: &Source) -> crate::Result<(StateFile, Upload)> {
+/// Takes up the upload of an earlier run if the note of it still fits.
+async fn take_up(
+    client: &Client,
+    plan: &UploadPlan,
+    source: &Source,
+) -> crate::Result<(StateFile, Option<Upload>)> {
     let operation = format!("put {}", plan.target);
     let (folder, url) = (plan.state_dir.clone(), client.url().to_string());
     let (target, local) = (plan.target.clone(), plan.local.clone());
@@ -181,48 +204,85 @@ async fn open(client: &Client, plan: &UploadPlan, source: &Source) -> crate::Res
         let noted = state.noted();
         Ok((state, noted))
     });
-    let (mut state, noted) = opened.await?;
-    if let Some(noted) = noted {
-        let fits = noted.fingerprint == source.fingerprint && noted.condition == plan.condition;
-        match client.upload(noted.upload).await {
-            Ok(upload) if fits && upload.size == source.size().0 && upload.path == plan.target => {
-                return Ok((state, upload));
-            }
-            Ok(upload) => {
-                let _ = client.abort_upload(upload.id).await;
-            }
-            Err(error) if matches!(error.code(), ErrorCode::NotFound | ErrorCode::LeaseExpired) => {}
-            Err(error) => return Err(error),
+    let (state, noted) = opened.await?;
+    let Some(noted) = noted else { return Ok((state, None)) };
+    let fits = noted.fingerprint == source.fingerprint && noted.condition == plan.condition;
+    match client.upload(noted.upload).await {
+        Ok(upload) if fits && upload.size == source.size().0 && upload.path == plan.target => {
+            return Ok((state, Some(upload)));
         }
+        Ok(upload) => {
+            let _ = client.abort_upload(upload.id).await;
+        }
+        Err(error) if matches!(error.code(), ErrorCode::NotFound | ErrorCode::LeaseExpired) => {}
+        Err(error) => return Err(error),
     }
-    let new = NewUpload {
-        path: plan.target.clone(),
-        size: source.size().0,
-        condition: plan.condition,
-        parents: true,
-        mtime: Some(source.fingerprint.mtime()),
-        mode: Some(source.mode),
-    };
-    let upload = client.open_upload(&new).await?;
-    let (id, fingerprint, condition) = (upload.id, source.fingerprint, plan.condition);
-    let noted = blocking(&operation, move || {
-        state.note(id, fingerprint, condition);
-        Ok(state)
-    });
-    Ok((noted.await?, upload))
+    Ok((state, None))
 }
 
-async fn send_and_commit(
+/// Opens a new upload and sends everything meanwhile. Returns what is known of the upload, and what became of the sending
+/// if that is over.
+async fn open_and_send(
+    shared: &Arc<Shared>,
+    plan: &UploadPlan,
+    state: &mut StateFile,
+) -> crate::Result<(Upload, Option<crate::Result<Committed>>)> {
+    let source = &shared.source;
+    let (fingerprint, condition) = (source.fingerprint, plan.condition);
+    let new = NewUpload {
+        id: Some(shared.id),
+        path: plan.target.clone(),
+        size: source.size().0,
+        condition,
+        parents: true,
+        mtime: Some(fingerprint.mtime()),
+        mode: Some(source.mode),
+    };
+    shared.plan(&RangeSet::new().holes(source.size()));
+    let sending = send_then_commit(shared, plan, true);
+    let opening = async {
+        let upload = shared.client.open_upload(&new).await?;
+        let (id, mut file) = (shared.id, std::mem::replace(state, StateFile::none()));
+        let noted = blocking(&shared.operation, move || {
+            file.note(id, fingerprint, condition);
+            Ok(file)
+        });
+        *state = noted.await?;
+        shared.is_open.send_replace(true);
+        Ok(upload)
+    };
+    tokio::pin!(sending, opening);
+    let (upload, outcome) = tokio::select! {
+        upload = &mut opening => (upload?, None),
+        outcome = &mut sending => (opening.await?, Some(outcome)),
+    };
+    match outcome {
+        None if upload.positioned => Ok((upload, Some(sending.await))),
+        // The site has refused, or will refuse, what came over several connections.
+        _ if !upload.positioned => Ok((upload, None)),
+        outcome => Ok((upload, outcome)),
+    }
+}
+
+/// Goes on until everything is there and committed. `outcome` is that of a first round that is over already.
+async fn go_on(
     shared: &Arc<Shared>,
     plan: &UploadPlan,
     upload: Upload,
+    mut outcome: Option<crate::Result<Committed>>,
 ) -> crate::Result<Committed> {
     let mut attempts = shared.client.attempts();
-    let mut missing = upload.missing.clone();
+    let mut missing = upload.missing;
     for _ in 0..MAX_ROUNDS {
         let before = missing.total();
-        shared.plan(&missing);
-        let error = match send_then_commit(shared, plan, &upload).await {
+        let outcome = match outcome.take() {
+            Some(outcome) => outcome,
+            None => {
+                shared.plan(&missing);
+                send_then_commit(shared, plan, upload.positioned).await
+            }
+        };
+        let error = match outcome {
             Ok(committed) => return Ok(committed),
             Err(error) => error,
         };
@@ -250,14 +310,14 @@ async fn send_and_commit(
 async fn send_then_commit(
     shared: &Arc<Shared>,
     plan: &UploadPlan,
-    upload: &Upload,
+    positioned: bool,
 ) -> crate::Result<Committed> {
-    let sent = send_all(shared, plan, upload.positioned);
+    let sent = send_all(shared, plan, positioned);
     let is_begun = AtomicBool::new(false);
     let early = async {
         shared.hashed.notified().await;
         is_begun.store(true, Relaxed);
-        commit(shared, upload, COMMIT_WAIT).await
+        commit(shared, COMMIT_WAIT).await
     };
     tokio::pin!(sent, early);
     tokio::select! {
@@ -278,28 +338,30 @@ async fn send_then_commit(
             }
         }
     }
-    commit(shared, upload, Duration::ZERO).await
+    commit(shared, Duration::ZERO).await
 }
 
 /// Sends all segments. The first fault that is not one of the connection stops everything.
 async fn send_all(shared: &Arc<Shared>, plan: &UploadPlan, positioned: bool) -> crate::Result<()> {
     let mut streams = JoinSet::new();
-    let wanted = if positioned { shared.client.streams() } else { 1 };
-    for _ in 0..wanted {
-        // Each has one before any may take another: the first would else have filled its buffers with all of a small file.
-        let Some(first) = shared.next_segment() else { break };
-        let (shared, slots) = (shared.clone(), plan.slots.clone());
-        streams.spawn(async move {
-            let _slot = slots.take(shared.client.streams()).await;
-            stream(&shared, first).await?;
-            while let Some(next) = shared.next_segment() {
-                stream(&shared, next).await?;
-            }
-            Ok(())
-        });
-    }
+    let first = if positioned { shared.client.first_streams() } else { 1 };
+    begin_streams(shared, plan, first, &mut streams);
+    let mut opened = shared.is_open.subscribe();
+    let mut may_begin_more = positioned && !*opened.borrow_and_update();
     let mut result = Ok(());
-    while let Some(joined) = streams.join_next().await {
+    loop {
+        let joined = tokio::select! {
+            joined = streams.join_next() => match joined {
+                Some(joined) => joined,
+                None => break,
+            },
+            // Now the round trip is known.
+            _ = opened.changed(), if may_begin_more => {
+                may_begin_more = false;
+                begin_streams(shared, plan, shared.client.streams().saturating_sub(first), &mut streams);
+                continue;
+            }
+        };
         let ended = joined.unwrap_or_else(|error| {
             Err(Error::new(ErrorKind::Local, ErrorCode::Internal, &shared.operation, error.to_string()))
         });
@@ -312,6 +374,27 @@ async fn send_all(shared: &Arc<Shared>, plan: &UploadPlan, positioned: bool) -> 
     result
 }
 
+fn begin_streams(
+    shared: &Arc<Shared>,
+    plan: &UploadPlan,
+    count: usize,
+    streams: &mut JoinSet<crate::Result<()>>,
+) {
+    for _ in 0..count {
+        // Each has one before any may take another: the first would else have filled its buffers with all of a small file.
+        let Some(first) = shared.next_segment() else { break };
+        let (shared, slots) = (shared.clone(), plan.slots.clone());
+        streams.spawn(async move {
+            let _slot = slots.take(shared.client.first_streams()).await;
+            stream(&shared, first).await?;
+            while let Some(next) = shared.next_segment() {
+                stream(&shared, next).await?;
+            }
+            Ok(())
+        });
+    }
+}
+
 /// One request: this segment and further ones as frames, until there are none left or its time is over.
 async fn stream(shared: &Arc<Shared>, first: ByteRange) -> crate::Result<()> {
     let Parts { pieces, closer, sent, body } = body(shared.client.limit());
@@ -319,9 +402,12 @@ async fn stream(shared: &Arc<Shared>, first: ByteRange) -> crate::Result<()> {
         let shared = shared.clone();
         move || produce(&shared, first, &pieces)
     });
-    let path = format!("/v1/uploads/{}/frames", shared.id);
+    let mut call = Call::new(&shared.operation, Method::POST, format!("/v1/uploads/{}/frames", shared.id));
+    if !*shared.is_open.borrow() {
+        call = call.wait(OPEN_WAIT);
+    }
     let sending = async {
-        let response = shared.client.send_frames(&shared.operation, &path, None, body, &sent).await?;
+        let response = shared.client.send_frames(call, body, &sent).await?;
         shared.client.read_bytes(&shared.operation, response, 64 << 20).await.map(drop)
     };
     let answer = sending.await;
@@ -360,13 +446,13 @@ fn produce(shared: &Shared, first: ByteRange, pieces: &Pieces) -> crate::Result<
     Ok(())
 }
 
-async fn commit(shared: &Arc<Shared>, upload: &Upload, wait: Duration) -> crate::Result<Committed> {
+async fn commit(shared: &Arc<Shared>, wait: Duration) -> crate::Result<Committed> {
     let tree = {
         let shared = shared.clone();
         blocking(&shared.operation.clone(), move || whole_tree(&shared)).await?
     };
     let commit = CommitUpload { root: Some(tree.root()), digests: Vec::new() };
-    let committed = shared.client.commit_upload(upload, &commit, wait).await?;
+    let committed = shared.client.commit_upload(shared.id, &shared.target, &commit, wait).await?;
     if committed.root != tree.root() {
         let detail = format!("the site says it stored {}, but {} was sent", committed.root, tree.root());
         return Err(Error::new(ErrorKind::Integrity, ErrorCode::Integrity, &shared.operation, detail));

@@ -5,8 +5,8 @@
 
 mod session;
 
-use std::collections::HashMap;
-use std::sync::Arc;
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
@@ -20,6 +20,7 @@ use percale_core::tree::{GROUP_SIZE, RootHash, group_count, group_range, hash_gr
 use percale_core::{ByteCount, ErrorCode, ObjectPath};
 use percale_mover::DataFrame;
 use percale_store::StageToken;
+use tokio::sync::Notify;
 
 pub use self::session::Session;
 use self::session::{Begun, Body, Writing};
@@ -31,6 +32,8 @@ use crate::stores::{OpenStore, Registry};
 pub const MAX_SIZE: ByteCount = ByteCount::gib(64 << 10);
 /// Uploads that one server works on at a time.
 const MAX_SESSIONS: usize = 10_000;
+/// How often who waits for an upload to be opened looks whether another server of the site opened it.
+const LOOK_AGAIN: Duration = Duration::from_millis(250);
 
 /// An upload that became a version.
 #[derive(Debug, Clone)]
@@ -50,12 +53,20 @@ pub struct Uploads {
     publisher: Arc<Publisher>,
     ttl: Duration,
     sessions: tokio::sync::Mutex<HashMap<LeaseId, Arc<Session>>>,
+    opening: Opening,
 }
 
 impl Uploads {
     /// Makes the service. `ttl` is how long an upload lives after its last byte.
     pub fn new(catalog: Catalog, stores: Arc<Registry>, publisher: Arc<Publisher>, ttl: Duration) -> Self {
-        Self { catalog, stores, publisher, ttl, sessions: tokio::sync::Mutex::default() }
+        Self {
+            catalog,
+            stores,
+            publisher,
+            ttl,
+            sessions: tokio::sync::Mutex::default(),
+            opening: Opening::default(),
+        }
     }
 
     /// Opens an upload. Nothing is visible until it is committed.
@@ -63,8 +74,37 @@ impl Uploads {
     /// # Errors
     /// - `PayloadTooLarge` beyond [`MAX_SIZE`] or what the store takes.
     /// - `AlreadyExists`, `IsCollection` if the condition says that nothing is there: said before bytes are sent in vain.
+    /// - `InvalidRequest`, `Conflict` if the id that its sender chose is none, or another upload's.
     /// - What [`Catalog::permission`] says of the path.
     pub async fn open(&self, caller: &Caller, new: NewUpload, condition: Condition) -> Result<Upload> {
+        let Some(id) = new.id else { return self.open_as(caller, LeaseId::new(), new, condition).await };
+        if id.0.get_version_num() != 7 {
+            let detail = format!("{id} is not a UUID of version 7, as an upload's id must be");
+            return Err(ApiError::new(ErrorCode::InvalidRequest, detail).with_path(&new.path));
+        }
+        // Held until there is a session or none will be, so that nobody opens one from a lease that is not complete yet.
+        let Some(_opening) = self.opening.begin(id) else {
+            let detail = format!("upload {id} is being opened by another request");
+            return Err(ApiError::new(ErrorCode::Conflict, detail).with_path(&new.path));
+        };
+        let (path, size) = (new.path.clone(), ByteCount(new.size));
+        match self.open_as(caller, id, new, condition).await {
+            // Asked again after the answer was lost.
+            Err(error) if error.code() == ErrorCode::Conflict => match self.known(caller, id).await {
+                Ok(session) if session.path() == &path && session.size() == size => Ok(session.describe()),
+                _ => Err(error.with_path(path)),
+            },
+            opened => opened,
+        }
+    }
+
+    async fn open_as(
+        &self,
+        caller: &Caller,
+        id: LeaseId,
+        new: NewUpload,
+        condition: Condition,
+    ) -> Result<Upload> {
         let size = ByteCount(new.size);
         crate::authorize::authorize(&self.catalog, caller, &new.path, Permission::Write).await?;
         if condition == Condition::New {
@@ -80,7 +120,7 @@ impl Uploads {
         let owner = owner_of(caller);
         let lease = self
             .catalog
-            .acquire_lease(LeaseKind::Upload, &owner, self.ttl, serde_json::json!({"v": 1}))
+            .acquire_lease_as(id, LeaseKind::Upload, &owner, self.ttl, serde_json::json!({"v": 1}))
             .await?;
         let token = StageToken::new(lease.fence, "upload")
             .map_err(|error| ApiError::new(ErrorCode::Internal, error.to_string()))?;
@@ -137,8 +177,10 @@ impl Uploads {
         let json = serde_json::to_value(&body).map_err(|error| {
             ApiError::new(ErrorCode::Internal, format!("cannot describe an upload: {error}"))
         })?;
+        // In this order: another server that is asked for this upload must not open what is not staged yet.
+        let session = Session::open(lease, body, store, owner, Begun::New).await?;
         self.catalog.update_lease_body(lease.id, lease.fence, json).await?;
-        Session::open(lease, body, store, owner, Begun::New).await
+        Ok(session)
     }
 
     async fn keep(&self, session: Arc<Session>) {
@@ -155,8 +197,33 @@ impl Uploads {
     /// # Errors
     /// `NotFound` if there is none, or it is another's.
     pub async fn session(&self, caller: &Caller, id: LeaseId) -> Result<Arc<Session>> {
-        let missing =
-            || ApiError::new(ErrorCode::NotFound, format!("no upload {id}: it ended, or was never opened"));
+        if self.opening.has(id) { Err(no_upload(id)) } else { self.known(caller, id).await }
+    }
+
+    /// As [`Uploads::session`], and waits for it to be opened, for so long at most: its sender chose the id, and what it
+    /// sends beside the request that opens it may be here first.
+    ///
+    /// # Errors
+    /// As [`Uploads::session`].
+    pub async fn session_within(&self, caller: &Caller, id: LeaseId, wait: Duration) -> Result<Arc<Session>> {
+        let deadline = tokio::time::Instant::now() + wait;
+        loop {
+            let opened = self.opening.ended.notified();
+            tokio::pin!(opened);
+            // From here on it hears of an end, so none can fall between the look and the wait.
+            opened.as_mut().enable();
+            match self.session(caller, id).await {
+                Err(error)
+                    if error.code() == ErrorCode::NotFound && tokio::time::Instant::now() < deadline => {}
+                outcome => return outcome,
+            }
+            let _ =
+                tokio::time::timeout_at(deadline.min(tokio::time::Instant::now() + LOOK_AGAIN), opened).await;
+        }
+    }
+
+    async fn known(&self, caller: &Caller, id: LeaseId) -> Result<Arc<Session>> {
+        let missing = || no_upload(id);
         let is_allowed = |owner: &str| caller.is_admin() || owner == owner_of(caller);
         // Held while it is opened, so that two requests do not open it twice.
         let mut sessions = self.sessions.lock().await;
@@ -334,14 +401,15 @@ impl Uploads {
         if let Some(done) = self.committed_before(&key, id).await? {
             return Ok(done);
         }
-        let session = match self.session(caller, id).await {
+        let began = Instant::now();
+        let session = match self.session_within(caller, id, wait).await {
             Ok(session) => session,
             Err(error) => {
                 self.catalog.forget(&key).await?;
                 return Err(error);
             }
         };
-        session.until_complete(wait).await;
+        session.until_complete(wait.saturating_sub(began.elapsed())).await;
         let tree = session.verify(&claimed).await?;
         // The marker then names every group, should this server die before the end.
         session.mark().await?;
@@ -460,6 +528,47 @@ pub(crate) fn keeps_bytes(error: &ApiError) -> bool {
             | ErrorCode::NoSpace
             | ErrorCode::RateLimited
     )
+}
+
+/// Which uploads are being opened under ids that their senders chose.
+#[derive(Default)]
+struct Opening {
+    ids: Mutex<HashSet<LeaseId>>,
+    /// Told when one is there, or will not be.
+    ended: Notify,
+}
+
+impl Opening {
+    fn ids(&self) -> std::sync::MutexGuard<'_, HashSet<LeaseId>> {
+        self.ids.lock().expect("no holder of this lock panics")
+    }
+
+    /// Returns nothing if another request opens this one.
+    fn begin(&self, id: LeaseId) -> Option<OpeningOf<'_>> {
+        let is_first = self.ids().insert(id);
+        // Made only then: what is dropped ends the opening.
+        is_first.then(|| OpeningOf { all: self, id })
+    }
+
+    fn has(&self, id: LeaseId) -> bool {
+        self.ids().contains(&id)
+    }
+}
+
+struct OpeningOf<'a> {
+    all: &'a Opening,
+    id: LeaseId,
+}
+
+impl Drop for OpeningOf<'_> {
+    fn drop(&mut self) {
+        self.all.ids().remove(&self.id);
+        self.all.ended.notify_waiters();
+    }
+}
+
+fn no_upload(id: LeaseId) -> ApiError {
+    ApiError::new(ErrorCode::NotFound, format!("no upload {id}: it ended, or was never opened"))
 }
 
 fn answer_key(caller: &Caller, id: LeaseId) -> AnswerKey {

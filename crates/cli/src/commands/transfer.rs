@@ -327,10 +327,10 @@ async fn put_all(context: &Context, args: &TransferArgs, from: Vec<LocalPath>, t
         sources.push((source, metadata.is_dir()));
     }
     let several = sources.len();
-    let is_bulk = |path: &Path, is_directory| {
-        is_directory || std::fs::metadata(path).is_ok_and(|metadata| metadata.len() >= BULK)
-    };
-    if sources.iter().any(|(source, is_directory)| is_bulk(&source.path, *is_directory)) {
+    // A large file of which nothing is asked first opens its connections itself, with its first bytes.
+    let asks_first = several > 1 || options.overwrite || options.dry_run;
+    let is_bulk = |path: &Path| std::fs::metadata(path).is_ok_and(|metadata| metadata.len() >= BULK);
+    if sources.iter().any(|(source, is_directory)| *is_directory || (asks_first && is_bulk(&source.path))) {
         client.warm_up();
     }
     refuse_root(&to)?;

@@ -1,6 +1,7 @@
 //! Resumable uploads: `/v1/uploads`.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
@@ -135,9 +136,14 @@ async fn patch_upload(
 }
 
 /// Sends groups in any order, as frames of item 0. Several such requests may run side by side.
+///
+/// With `Prefer: wait=SECONDS` they may be here before the upload is opened, if the sender chose its id: it is waited for, 30 s at most. A store that takes bytes in order only refuses such a request with `upload_incomplete`.
 #[utoipa::path(
     post, path = "/v1/uploads/{id}/frames", tag = "uploads",
-    params(("id" = String, Path, description = "the upload's id")),
+    params(
+        ("id" = String, Path, description = "the upload's id"),
+        ("Prefer" = Option<String>, Header, description = "`wait=SECONDS`: how long it is waited for until the upload is opened"),
+    ),
     request_body(content = Vec<u8>, content_type = "application/vnd.percale.frames"),
     responses(
         (status = 200, description = "what is still missing", body = Upload),
@@ -151,10 +157,17 @@ async fn upload_frames(
     request: Request,
 ) -> Result<Json<Upload>> {
     let is_frames = require_frames(&request);
+    let wait = preferred_wait(request.headers());
     let mut body = request.into_body().into_data_stream().map_err(body_error);
     let outcome = async {
         is_frames?;
-        let session = app.uploads.session(&caller, id).await?;
+        let session = app.uploads.session_within(&caller, id, wait).await?;
+        if wait > Duration::ZERO && !session.is_positioned() {
+            // Who sends before it knows the store may send over several connections, which this one cannot take.
+            let detail =
+                "these bytes go to a store that takes them in order, over one connection: send them so";
+            return Err(ApiError::new(ErrorCode::UploadIncomplete, detail).with_path(session.path()));
+        }
         take_frames(&app, &session, &mut body).await?;
         Ok(Json(session.describe()))
     };

@@ -154,6 +154,11 @@ impl Session {
         self.arrived().groups.contiguous()
     }
 
+    /// Tells whether groups may come in any order and over several connections.
+    pub fn is_positioned(&self) -> bool {
+        self.store.store.capabilities().write.positioned
+    }
+
     /// Returns what the client is told.
     pub fn describe(&self) -> Upload {
         let arrived = self.arrived();
@@ -163,7 +168,7 @@ impl Session {
             size: self.body.size.0,
             missing: arrived.groups.missing(),
             expires: arrived.expires,
-            positioned: self.store.store.capabilities().write.positioned,
+            positioned: self.is_positioned(),
         }
     }
 

@@ -4,6 +4,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use percale_api::uploads::{Committed, Upload};
 use percale_core::ByteCount;
+use percale_core::ids::LeaseId;
 use percale_core::tree::{group_count, group_range, hash_group};
 use percale_mover::Encoder;
 use percale_testkit::wait;
@@ -91,6 +92,77 @@ async fn a_commit_waits_for_what_is_on_its_way() {
     };
     let (early, ()) = tokio::join!(early, last);
     assert_eq!(early.unwrap().status(), StatusCode::CREATED);
+    assert_eq!(site.read("/demo/x").await, bytes);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bytes_and_the_commit_may_be_there_before_the_upload_is_opened() {
+    let site = TestSite::start().await;
+    let bytes = content(8, 3 * GROUP);
+    let id = LeaseId::new();
+    let path = format!("/v1/uploads/{id}");
+    let new = |path: &str, id: &str| {
+        let new = json!({"id": id, "path": path, "size": bytes.len()});
+        site.request(Method::POST, "/v1/uploads").json(&new)
+    };
+    let frames = |wait: &str, groups: &[u64]| {
+        site.request(Method::POST, &format!("{path}/frames"))
+            .header("content-type", percale_api::media::FRAMES)
+            .header("prefer", wait)
+            .body(frames(&bytes, groups.iter().copied()))
+    };
+    let root = json!({"root": blake3::hash(&bytes).to_hex().to_string()});
+    let commit = site.request(Method::POST, &format!("{path}/commit")).header("prefer", "wait=30").json(&root);
+
+    expect_problem(frames("wait=0", &[0]), "not_found").await;
+    expect_problem(frames("wait=1", &[0]), "not_found").await;
+    let opening = async {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        expect(new("/demo/x", &id.to_string()), StatusCode::CREATED).await.json::<Upload>().await.unwrap()
+    };
+    let (first, rest, committed, upload) =
+        tokio::join!(frames("wait=30", &[2]).send(), frames("wait=30", &[0, 1]).send(), commit.send(), opening);
+    assert_eq!(upload.id, id);
+    for response in [first, rest] {
+        assert_eq!(response.unwrap().status(), StatusCode::OK);
+    }
+    assert_eq!(committed.unwrap().status(), StatusCode::CREATED);
+    assert_eq!(site.read("/demo/x").await, bytes);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_id_that_its_sender_chose_opens_one_upload() {
+    let mut site = TestSite::start().await;
+    let bytes = content(9, 2 * GROUP);
+    let id = LeaseId::new().to_string();
+    let new = |site: &TestSite, path: &str, size: usize, id: &str| {
+        site.request(Method::POST, "/v1/uploads").json(&json!({"id": id, "path": path, "size": size}))
+    };
+    // Two at once, as when the first one's answer is late: one upload, whichever is told so.
+    let (one, two) = tokio::join!(
+        new(&site, "/demo/x", bytes.len(), &id).send(),
+        new(&site, "/demo/x", bytes.len(), &id).send()
+    );
+    let mut answers = [one.unwrap().status(), two.unwrap().status()];
+    answers.sort();
+    assert_eq!(answers[0], StatusCode::CREATED);
+    assert!(matches!(answers[1], StatusCode::CREATED | StatusCode::CONFLICT), "{answers:?}");
+    let upload: Upload =
+        expect(new(&site, "/demo/x", bytes.len(), &id), StatusCode::CREATED).await.json().await.unwrap();
+    assert_eq!(upload.id.to_string(), id);
+    expect(send(&site, &upload, frames(&bytes, [0])), StatusCode::OK).await;
+
+    expect_problem(new(&site, "/demo/y", bytes.len(), &id), "conflict").await;
+    expect_problem(new(&site, "/demo/x", bytes.len() + 1, &id), "conflict").await;
+    for wrong in ["00000000-0000-0000-0000-000000000000", "6ba7b810-9dad-41d1-80b4-00c04fd430c8"] {
+        expect_problem(new(&site, "/demo/y", bytes.len(), wrong), "invalid_request").await;
+    }
+    site.restart().await;
+    let again: Upload =
+        expect(new(&site, "/demo/x", bytes.len(), &id), StatusCode::CREATED).await.json().await.unwrap();
+    assert_eq!(again.id, upload.id);
+    expect(send(&site, &upload, frames(&bytes, [0, 1])), StatusCode::OK).await;
+    commit(&site, &upload, &bytes).await;
     assert_eq!(site.read("/demo/x").await, bytes);
 }
 
