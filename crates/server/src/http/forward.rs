@@ -30,7 +30,7 @@ use crate::listener::PeerKey;
 use crate::{ApiError, AppState, Result};
 
 /// How long a request waits for this site's follower to see a change.
-const CATCH_UP: Duration = Duration::from_secs(1);
+pub(super) const CATCH_UP: Duration = Duration::from_secs(1);
 
 /// Answers a request, here or by the site that it is for.
 pub(super) async fn layer(State(app): State<AppState>, request: Request, next: Next) -> Response {

@@ -1,5 +1,7 @@
 //! Managed tasks: submitted, watched, cancelled, tried again.
 
+mod check;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,13 +10,13 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode, header};
 use percale_api::peer::HandOver;
-use percale_api::tasks::{Activity, NewTask, Progress, Task, TaskItem, TaskSpec, Verification};
+use percale_api::tasks::{Activity, NewTask, Progress, Task, TaskItem, TaskSpec};
 use percale_api::{Page, Problem};
-use percale_catalog::{EntryKind, PeerState, TaskFilter};
+use percale_catalog::TaskFilter;
 use percale_core::access::{Caller, Permission, Subject};
 use percale_core::ids::TaskId;
 use percale_core::state::TaskState;
-use percale_core::{ErrorCode, ObjectPath, Timestamp};
+use percale_core::{ErrorCode, Timestamp};
 use percale_federation::{Acting, Member};
 use serde::Deserialize;
 use tokio::time::Instant;
@@ -22,18 +24,15 @@ use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::auth::{Session, delegated_here, require_admin, require_user};
+use super::auth::{Session, delegated_here, require_user};
 use super::extract::{Json, Param, Query, preferred_wait};
 use super::paging::{Paging, limit, page};
 use super::task_events::{FIRST_LOOK, LAST_LOOK};
 use super::{forward, header_value, idempotency};
 use crate::app::system_caller;
-use crate::authorize::{authorize, limited};
-use crate::extraction::may_extract;
-use crate::fetch::may_verify;
-use crate::tasks::import::may_import;
-use crate::tasks::{Stored, may_be_emptied};
-use crate::{ApiError, AppState, OnPath as _, Result};
+use crate::authorize::limited;
+use crate::tasks::Stored;
+use crate::{ApiError, AppState, Result};
 
 pub(super) fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new()
@@ -264,11 +263,11 @@ async fn submit_new(
     handed: Option<Handed>,
 ) -> Result<Task> {
     validate(caller, &new)?;
-    check(app, caller, &new.spec).await?;
+    check::check_caught_up(app, caller, &new.spec).await?;
     let id = handed.as_ref().map(|handed| handed.id);
     let mut stored = Stored::new(new.spec);
     (stored.label, stored.limit, stored.verify) = (new.label, new.limit, new.verify);
-    may_be_read_back(app, &stored).await?;
+    check::may_be_read_back(app, &stored).await?;
     stored.delegation = handed.map(|handed| handed.text);
     let task = percale_catalog::NewTask {
         id,
@@ -289,128 +288,6 @@ async fn submit_new(
     }
     app.tasks.wake();
     describe(task)
-}
-
-/// Finds out whether what a task brings can be verified as is asked for.
-async fn may_be_read_back(app: &AppState, stored: &Stored) -> Result<()> {
-    if stored.verify == Verification::Frames {
-        return Ok(());
-    }
-    let to = match &stored.spec {
-        TaskSpec::Replicate { path: to, .. } | TaskSpec::Copy { to, .. } | TaskSpec::Sync { to, .. } => to,
-        // It goes to several stores, and each is asked when it is its turn.
-        TaskSpec::Empty { .. } => return Ok(()),
-        _ => {
-            let detail =
-                format!("cannot submit a task: one of the kind {} brings no bytes to verify", stored.kind());
-            return Err(ApiError::invalid(detail));
-        }
-    };
-    let Some(space) = to.space() else { return Ok(()) };
-    match app.stores.for_new_data(&space).await {
-        Ok(store) => may_verify(&store, stored.verify).on_path(to),
-        // The task waits for a store as any other one does.
-        Err(_) => Ok(()),
-    }
-}
-
-/// Finds out at once what would fail for certain. The task's steps are decided upon again, one by one.
-async fn check(app: &AppState, caller: &Caller, spec: &TaskSpec) -> Result<()> {
-    let needs = async |path: &ObjectPath, permission| {
-        authorize(&app.catalog, caller, path, permission).await?;
-        app.catalog.stat(caller, path).await.on_path(path).map(|_| ())
-    };
-    match spec {
-        // A check reads every byte from the storage and changes the state of copies.
-        TaskSpec::Verify { path, repair: false, .. } => needs(path, Permission::Read).await,
-        TaskSpec::Verify { path, repair: true, .. } => needs(path, Permission::Write).await,
-        TaskSpec::Replicate { path, .. } | TaskSpec::Evict { path, .. } if path.is_root() => {
-            Err(ApiError::invalid("copies are made and removed in one space: name it").with_path(path))
-        }
-        TaskSpec::Replicate { path, from, .. } => {
-            if let Some(from) = from.as_ref().filter(|from| **from != app.site.name) {
-                app.fabric.named(from)?;
-            }
-            takes_copies(app).on_path(path)?;
-            needs(path, Permission::Write).await
-        }
-        TaskSpec::Evict { path, .. } => needs(path, Permission::Write).await,
-        TaskSpec::Extract { path } if path.is_root() => {
-            Err(ApiError::invalid("headers are read in one space: name it").with_path(path))
-        }
-        TaskSpec::Extract { path } => {
-            needs(path, Permission::Write).await?;
-            may_extract(app, path).await
-        }
-        TaskSpec::Import(import) => may_import(app, caller, import).await,
-        TaskSpec::Empty { store } => {
-            require_admin(caller, "emptying a store")?;
-            may_be_emptied(app, store).await.map(drop)
-        }
-        TaskSpec::Delete { path } if path.is_space() => Err(ApiError::new(
-            ErrorCode::Unsupported,
-            format!("cannot remove the root of a space; DELETE /v1/spaces{path} removes an empty one"),
-        )
-        .with_path(path)),
-        TaskSpec::Delete { path } => needs(path, Permission::Write).await,
-        TaskSpec::Copy { from, to, .. } => {
-            may_copy(app, caller, from, to).await?;
-            match app.catalog.stat(caller, to).await {
-                Ok(_) => Err(ApiError::new(
-                    ErrorCode::AlreadyExists,
-                    format!("cannot copy {from} to {to}: it exists"),
-                )
-                .with_path(to)),
-                Err(error) if error.code() == ErrorCode::NotFound => Ok(()),
-                Err(error) => Err(ApiError::from(error).with_path(to)),
-            }
-        }
-        TaskSpec::Sync { from, to, .. } => {
-            may_copy(app, caller, from, to).await?;
-            let catalog = &app.catalog;
-            let both = [catalog.stat_no_link(caller, from).await, catalog.stat_no_link(caller, to).await];
-            for (path, entry) in [from, to].into_iter().zip(both) {
-                match entry {
-                    Ok(entry) if entry.kind == EntryKind::Object => {
-                        let detail = format!("cannot sync {from} to {to}: {path} is not a collection");
-                        return Err(ApiError::new(ErrorCode::NotACollection, detail).with_path(path));
-                    }
-                    Ok(_) => {}
-                    Err(error) if path == to && error.code() == ErrorCode::NotFound => {}
-                    Err(error) => return Err(ApiError::from(error).with_path(path)),
-                }
-            }
-            Ok(())
-        }
-        _ => Err(ApiError::new(ErrorCode::Unsupported, "this release does not know this kind of task")),
-    }
-}
-
-/// Finds out whether a tree may be copied to another place.
-async fn may_copy(app: &AppState, caller: &Caller, from: &ObjectPath, to: &ObjectPath) -> Result<()> {
-    takes_copies(app).on_path(to)?;
-    if from.space().is_none() || to.space().is_none() {
-        return Err(ApiError::invalid("copies are made from one space to another: name both"));
-    }
-    authorize(&app.catalog, caller, from, Permission::Read).await?;
-    app.catalog.stat_no_link(caller, from).await.on_path(from)?;
-    authorize(&app.catalog, caller, to, Permission::Write).await?;
-    if to.is_within(from) || from.is_within(to) {
-        let detail = format!("cannot copy {from} to {to}: one is in the other");
-        return Err(ApiError::invalid(detail).with_path(to));
-    }
-    Ok(())
-}
-
-/// Fails if this site takes no new copies.
-fn takes_copies(app: &AppState) -> Result<()> {
-    match app.fabric.roster().get(app.site.id).map(|own| own.state) {
-        Some(PeerState::Drained) => {
-            let detail = format!("site {} is drained: it takes no new copies", app.site.name);
-            Err(ApiError::new(ErrorCode::ReadOnly, detail))
-        }
-        _ => Ok(()),
-    }
 }
 
 /// Answers about a task by the site where it runs, if it is not here. A site that asks for a user of its own is not sent on.

@@ -255,6 +255,21 @@ async fn a_damaged_source_is_noticed_passed_over_and_repaired() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_was_just_put_at_its_home_is_found_by_a_task_elsewhere() {
+    let [alps, baltic, _coast] = with_space().await;
+    let (here, there) = (alps.user("alice").await, baltic.user("alice").await);
+    baltic.sees(&there, "/v1/entries/climate").await;
+    let spec =
+        |number| json!({"kind": "replicate", "path": format!("/climate/new/{number}"), "to": "baltic"});
+    for number in 0..25 {
+        here.write(&format!("/climate/new/{number}"), content(number)).await.expect(201);
+        // This site may not have heard of it yet.
+        submit(&there, spec(number)).await;
+    }
+    there.post("/v1/tasks", spec(99)).await.expect_problem_at("not_found", "baltic");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_object_without_a_good_copy_fails_alone() {
     let [alps, _baltic, coast] = with_space().await;
     let (here, elsewhere) = (alps.user("alice").await, coast.user("alice").await);
