@@ -100,4 +100,26 @@ impl Client {
             permission: field(fields::PERMISSION).and_then(|text| text.parse().ok()),
         })
     }
+
+    /// Shows one entry to a mount, with its copies if it is an object; nothing if there is none.
+    ///
+    /// # Errors
+    /// As the server answers, but for `not_found`.
+    pub async fn entry_by_mount(&self, id: LeaseId, path: &ObjectPath) -> crate::Result<Option<Entry>> {
+        let operation = format!("look at {path}");
+        let call = Call::new(&operation, Method::GET, encode_path("/v1/list", path))
+            .query("limit", 1)
+            .query("mount", id)
+            .flag("replicas", true);
+        // The list of an object is that object; of others the entry is asked for.
+        match self.json::<Page<Entry>>(call).await {
+            Ok(page) => match page.items.into_iter().next() {
+                Some(entry) if entry.path == *path => Ok(Some(entry)),
+                _ => self.find(path).await,
+            },
+            Err(error) if error.code() == ErrorCode::IsLink => self.find(path).await,
+            Err(error) if error.code() == ErrorCode::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
 }

@@ -28,6 +28,7 @@ mod error;
 mod files;
 mod follow;
 mod fs;
+mod listing;
 mod log;
 mod names;
 mod object;

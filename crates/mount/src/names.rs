@@ -82,6 +82,8 @@ pub struct Collection {
     pub children: BTreeMap<Box<str>, NodeId>,
     /// Whether that is everything.
     pub is_listed: bool,
+    /// How many names in it were asked for one by one, since it has more than a page of them; 0 while that is not known.
+    pub asked_for: u32,
     /// What the caller may do there, once it was listed.
     pub permission: Option<Permission>,
     /// When its entries last changed, as far as is known.

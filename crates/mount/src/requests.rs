@@ -56,20 +56,24 @@ impl Shared {
         Ok(Some((self.ttl(&state, child), attr)))
     }
 
-    /// The same, listed if it was not.
+    /// The same for one that was not: it is listed, or asked for the name alone if it is large.
     pub async fn find_anyhow(&self, parent: NodeId, name: &str) -> Result<(Duration, FileAttr), Errno> {
-        self.list(parent).await?;
-        if let Some(found) = self.find(parent, name)? {
+        let is_listed = self.list_for_a_name(parent).await?;
+        if is_listed && let Some(found) = self.find(parent, name)? {
             return Ok(found);
         }
-        // It changes faster than it can be read; what is known is as good as any.
-        let mut state = self.state();
-        let Some(child) = state.names.child(parent, name) else {
-            return Ok((Duration::ZERO, nothing(self.owner)));
+        let child = match is_listed {
+            // It changes faster than it can be read; what is known is as good as any.
+            true => self.state().names.child(parent, name),
+            false => self.ask_for(parent, name).await?,
         };
-        state.names.looked_up(child);
+        let mut state = self.state();
+        let Some(child) = child else { return Ok((Duration::ZERO, nothing(self.owner))) };
         let attr = self.attr(&mut state, child).ok_or(Errno::ENOENT)?;
-        Ok((self.ttl(&state, child), attr))
+        state.names.looked_up(child);
+        // What was asked for alone is asked for again: nothing would tell that the name means something else by now.
+        let ttl = if is_listed { self.ttl(&state, child) } else { Duration::ZERO };
+        Ok((ttl, attr))
     }
 
     pub fn attr_of(&self, node: NodeId) -> Result<(Duration, FileAttr), Errno> {

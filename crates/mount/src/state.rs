@@ -1,6 +1,6 @@
 //! What all parts of a mount share, and what is asked of it most: attributes, paths and listings.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -9,12 +9,11 @@ use percale_api::entries::{Attributes, Content, Entry, Kind};
 use percale_core::access::Permission;
 use percale_core::ids::{EntryId, SpaceId};
 use percale_core::path::{MAX_NAME_BYTES, SpaceName};
-use percale_core::{FileMode, ObjectPath, Position, Timestamp};
+use percale_core::{FileMode, ObjectPath, Timestamp};
 use rustix::fs::Statx;
 use tokio::runtime::Handle as Runtime;
 
 use crate::changes::{Changes, Owned};
-use crate::error::errno;
 use crate::files::Handles;
 use crate::log::Log;
 use crate::names::{Collection, Link, Names, NodeId, SpaceNumber, TOP, What};
@@ -26,10 +25,6 @@ use crate::session::Session;
 const BELIEF: Duration = Duration::from_secs(3600);
 /// The same while the journal of a space cannot be followed.
 const BLIND_BELIEF: Duration = Duration::from_secs(1);
-/// For how long a listing waits for what was changed here before.
-const PUBLISH_WAIT: Duration = Duration::from_secs(5);
-/// How often a listing that changes while it is read is begun again.
-const LISTINGS: usize = 3;
 
 /// A space that is mounted.
 #[derive(Debug)]
@@ -74,7 +69,7 @@ pub struct Shared {
     /// What the kernel is to be told.
     news: mpsc::Sender<News>,
     /// Held while a collection is listed.
-    loads: Mutex<HashMap<NodeId, Arc<tokio::sync::Mutex<()>>>>,
+    pub loads: Mutex<HashMap<NodeId, Arc<tokio::sync::Mutex<()>>>>,
     /// Who owns everything, as programs see it.
     pub owner: (u32, u32),
     /// Whether the kernel may read and write copies itself.
@@ -123,9 +118,14 @@ impl Shared {
         };
         let is_restless = state.names.collection(id).is_some_and(|collection| collection.is_restless);
         match space {
-            Some(space) if is_followed(space) && !is_restless => BELIEF,
+            Some(space) if is_followed(space) && !is_restless && self.is_in_listed(state, id) => BELIEF,
             _ => BLIND_BELIEF,
         }
+    }
+
+    fn is_in_listed(&self, state: &State, id: NodeId) -> bool {
+        let parent = state.names.get(id).and_then(|node| state.names.collection(node.parent));
+        parent.is_some_and(|parent| parent.is_listed)
     }
 
     /// Returns what programs see of a node.
@@ -240,115 +240,8 @@ impl Shared {
         node.space.ok_or(Errno::EPERM)
     }
 
-    /// Lists a collection, if it is not known what is in it.
-    ///
-    /// # Errors
-    /// What the site answers, logged.
-    pub async fn list(&self, id: NodeId) -> Result<(), Errno> {
-        if self.is_listed(id)? {
-            return Ok(());
-        }
-        let one = self.loads.lock().unwrap_or_else(PoisonError::into_inner).entry(id).or_default().clone();
-        let outcome = {
-            let _one = one.lock().await;
-            if self.is_listed(id)? { Ok(()) } else { self.load(id).await }
-        };
-        self.loads.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
-        outcome
-    }
-
-    fn is_listed(&self, id: NodeId) -> Result<bool, Errno> {
-        let state = self.state();
-        let collection = state.names.collection(id).ok_or(Errno::ENOTDIR)?;
-        Ok(collection.is_listed)
-    }
-
-    async fn load(&self, id: NodeId) -> Result<(), Errno> {
-        let (path, space) = {
-            let state = self.state();
-            let path = self.path(&state, id).ok_or(Errno::ENOENT)?;
-            (path, state.names.get(id).and_then(|node| node.space).ok_or(Errno::ENOENT)?)
-        };
-        // What was changed here before is part of what is listed.
-        let _ = tokio::time::timeout(PUBLISH_WAIT, self.changes.until_done(None)).await;
-        let _reading = Reading::begin(self);
-        for round in 1.. {
-            self.state().names.collection_mut(id).ok_or(Errno::ENOENT)?.is_touched = false;
-            let read = self.read_listing(&path).await;
-            let mut state = self.state();
-            let has_changed = state.names.collection(id).ok_or(Errno::ENOENT)?.is_touched;
-            let listed = read.map_err(|error| {
-                tracing::warn!(%path, %error, "cannot list a collection");
-                errno(error.code())
-            })?;
-            if has_changed && round < LISTINGS {
-                continue;
-            }
-            self.merge(&mut state, (id, space), listed);
-            if let Some(collection) = state.names.collection_mut(id) {
-                collection.is_listed = !has_changed;
-                collection.is_restless = has_changed;
-            }
-            break;
-        }
-        Ok(())
-    }
-
-    async fn read_listing(&self, path: &ObjectPath) -> percale_client::Result<Listed> {
-        let mut listed = Listed::default();
-        let mut cursor = None;
-        loop {
-            let listing =
-                self.session.client.list_by_mount(self.session.id(), path, cursor.as_deref()).await?;
-            listed.entries.extend(listing.page.items);
-            listed.permission = listing.permission.or(listed.permission);
-            listed.position = listed.position.or(listing.position);
-            cursor = listing.page.next;
-            if cursor.is_none() {
-                return Ok(listed);
-            }
-        }
-    }
-
-    /// Takes a listing over. What was made here and is not published yet stays.
-    fn merge(&self, state: &mut State, (id, space): (NodeId, SpaceNumber), listed: Listed) {
-        let Listed { entries, permission, position } = listed;
-        let mut there: HashSet<Box<str>> = HashSet::with_capacity(entries.len());
-        for entry in entries {
-            let Some(name) = entry.path.name() else { continue };
-            there.insert(name.into());
-            if state.owned.covers(id, name, position) {
-                // What is on its way here decides what the name will mean.
-                continue;
-            }
-            self.put(state, (id, space), name, &entry);
-        }
-        let gone: Vec<NodeId> = match state.names.collection(id) {
-            Some(collection) => {
-                let gone = collection.children.iter().filter(|(name, _)| !there.contains(*name));
-                gone.map(|(_, child)| *child).collect()
-            }
-            None => return,
-        };
-        for child in gone {
-            let is_ours = state.names.get(child).is_some_and(|node| {
-                let is_covered = state.owned.covers(id, &node.name, position);
-                is_covered
-                    || node.entry.is_none()
-                    || matches!(&node.what, What::Object(object) if object.work.is_some())
-            });
-            if !is_ours {
-                state.names.unlink(child);
-            }
-        }
-        if let Some(collection) = state.names.collection_mut(id) {
-            collection.permission = permission;
-            collection.listed_at = position.or(collection.listed_at);
-        }
-    }
-
     /// Notes an entry of the catalog under its name. Something else that had the name loses it, unless it waits to be published.
-    fn put(&self, state: &mut State, (parent, space): (NodeId, SpaceNumber), name: &str, entry: &Entry) {
+    pub fn put(&self, state: &mut State, (parent, space): (NodeId, SpaceNumber), name: &str, entry: &Entry) {
         if let Some(other) = state.names.child(parent, name) {
             let node = state.names.get(other);
             let is_same = node.is_some_and(|node| node.entry == Some(entry.id));
@@ -496,29 +389,6 @@ pub fn tell_kernel(notifier: &Notifier, news: &mpsc::Receiver<News>) {
             News::Content(id) => notifier.inval_inode(INodeNo(id), 0, 0),
         };
     }
-}
-
-/// Lasts while a listing is read, and until it was taken over.
-struct Reading<'a>(&'a Shared);
-
-impl<'a> Reading<'a> {
-    fn begin(shared: &'a Shared) -> Self {
-        shared.state().owned.reading();
-        Self(shared)
-    }
-}
-
-impl Drop for Reading<'_> {
-    fn drop(&mut self) {
-        self.0.state().owned.merged();
-    }
-}
-
-#[derive(Default)]
-struct Listed {
-    entries: Vec<Entry>,
-    permission: Option<Permission>,
-    position: Option<Position>,
 }
 
 /// Returns a time as the kernel wants it.

@@ -6,6 +6,7 @@
 //! | [`in_place`] | files of native stores are written where they lie |
 //! | [`posix`] | what a public suite for POSIX asks holds, but for what is named |
 //! | [`programs`] | git, make, a compiler, SQLite, HDF5 and xarray work |
+//! | [`large`] | one name of a large directory does not cost all of them |
 //! | [`faults`] | what was written survives the death of the mount and an absence of the server |
 //! | [`other_user`] | who is not root mounts with a helper, and reads and writes over the network |
 //! | [`two_sites`] | what one site's mount writes, another's reads; what both do agrees with a model |
@@ -17,6 +18,7 @@
 mod faults;
 mod files;
 mod in_place;
+mod large;
 mod mounted;
 mod other_user;
 mod posix;
