@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use futures::{Stream, StreamExt as _};
 use percale_mover::{Bucket, Encoder};
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::time::Instant;
 
 /// Pieces that wait to be sent, each at most 1 MiB.
@@ -55,15 +55,20 @@ impl LastSent {
 struct Body {
     pieces: Arc<Mutex<mpsc::Receiver<Bytes>>>,
     sent: LastSent,
+    /// Free again once everything was taken for sending, so that another body is sent while this one's answer is on its way.
+    slot: Option<OwnedSemaphorePermit>,
 }
 
 impl Stream for Body {
     type Item = Result<Bytes, std::io::Error>;
 
-    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let piece = self.pieces.lock().unwrap_or_else(PoisonError::into_inner).poll_recv(context);
         if piece.is_ready() {
             *self.sent.0.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+        }
+        if matches!(piece, Poll::Ready(None)) {
+            self.slot = None;
         }
         piece.map(|piece| piece.map(Ok))
     }
@@ -104,12 +109,12 @@ pub(crate) struct Parts {
     pub body: reqwest::Body,
 }
 
-/// Makes a body, which keeps to a limit.
-pub(crate) fn body(limit: Option<&Arc<Bucket>>) -> Parts {
+/// Makes a body, which keeps to a limit, and to a slot until it was sent.
+pub(crate) fn body(limit: Option<&Arc<Bucket>>, slot: Option<OwnedSemaphorePermit>) -> Parts {
     let (sender, receiver) = mpsc::channel(QUEUED_PIECES);
     let receiver = Arc::new(Mutex::new(receiver));
     let sent = LastSent(Arc::new(Mutex::new(Instant::now())));
-    let body = Body { pieces: receiver.clone(), sent: sent.clone() };
+    let body = Body { pieces: receiver.clone(), sent: sent.clone(), slot };
     let body = match limit.cloned() {
         None => reqwest::Body::wrap_stream(body),
         Some(limit) => reqwest::Body::wrap_stream(body.then(move |piece| {

@@ -31,7 +31,7 @@ use crate::retry::{Attempts, RetryPolicy};
 const MAX_ANSWER_BYTES: usize = 128 << 20;
 
 /// Most streams of one bulk transfer.
-const MAX_STREAMS: usize = 64;
+pub(crate) const MAX_STREAMS: usize = 64;
 /// Connections that are opened ahead, before the round trip is known.
 const WARM_STREAMS: usize = 10;
 

@@ -19,7 +19,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::client::Client;
+use crate::client::{Client, MAX_STREAMS};
 use crate::control::ListOptions;
 use crate::error::{Error, ErrorKind};
 use crate::local::{Fingerprint, flush_file_system, has_content};
@@ -65,6 +65,22 @@ pub struct GetOptions {
     pub on_item: Option<OnItem>,
     /// Stops the transfer. What came of large objects is kept for a later run.
     pub cancel: CancellationToken,
+}
+
+/// What a path leads to.
+#[derive(Debug, Clone)]
+pub enum Tree {
+    /// A collection, whose listing has begun.
+    Collection(Collection),
+    /// An object.
+    Object(Box<Entry>),
+}
+
+/// A collection, with the first page of what is below it.
+#[derive(Debug, Clone)]
+pub struct Collection {
+    path: ObjectPath,
+    first: Page<Entry>,
 }
 
 /// One object that is wanted.
@@ -143,19 +159,38 @@ impl Client {
         options: &GetOptions,
     ) -> crate::Result<Report> {
         // A path that is not there, or may not be read, is an error of the whole call.
-        if path.is_root() {
-            return self.get_collection(path, local, options).await;
+        match self.open_tree(path).await? {
+            Tree::Collection(collection) => self.get_collection(collection, local, options).await,
+            Tree::Object(_) => {
+                let (operation, detail) = (format!("get {path}"), format!("{path} is an object"));
+                Err(Error::new(ErrorKind::Usage, ErrorCode::NotACollection, operation, detail))
+            }
         }
-        let entry = self.resolve(path).await?;
-        if entry.kind == Kind::Object {
-            let detail = format!("{path} is an object");
-            let operation = format!("get {path}");
-            return Err(Error::new(ErrorKind::Usage, ErrorCode::NotACollection, operation, detail));
-        }
-        self.get_collection(&entry.path, local, options).await
     }
 
-    /// The same for a collection that was looked at already.
+    /// Finds out what a path leads to, over links to their ends, and begins to list it: one question for both.
+    ///
+    /// # Errors
+    /// As the server answers; `is_link` for a link that leads nowhere in the fabric.
+    pub async fn open_tree(&self, path: &ObjectPath) -> crate::Result<Tree> {
+        let mut path = path.clone();
+        let mut first = match ask_page(self, &path, FIRST_PAGE, None).await {
+            Err(error) if error.code() == ErrorCode::IsLink => {
+                path = self.resolve(&path).await?.path;
+                ask_page(self, &path, FIRST_PAGE, None).await?
+            }
+            page => page?,
+        };
+        // The list of an object is that object.
+        let is_object =
+            first.items.first().is_some_and(|entry| entry.kind == Kind::Object && entry.path == path);
+        match first.items.pop_if(|_| is_object) {
+            Some(entry) => Ok(Tree::Object(Box::new(entry))),
+            None => Ok(Tree::Collection(Collection { path, first })),
+        }
+    }
+
+    /// As [`Client::get_tree`], for a collection whose listing has begun.
     ///
     /// # Errors
     /// As [`Client::get_file`].
@@ -164,12 +199,12 @@ impl Client {
     /// As [`Client::get_file`].
     pub async fn get_collection(
         &self,
-        path: &ObjectPath,
+        collection: Collection,
         local: &Path,
         options: &GetOptions,
     ) -> crate::Result<Report> {
-        let (client, path, into, own) = (self.clone(), path.clone(), local.to_owned(), options.clone());
-        self.fetch_below(local, options, |sender| list(client, path, into, own, sender)).await
+        let (client, into, own) = (self.clone(), local.to_owned(), options.clone());
+        self.fetch_below(local, options, |sender| list(client, collection, into, own, sender)).await
     }
 
     /// Gets objects, each below a local directory under its whole path.
@@ -219,7 +254,8 @@ impl Client {
             client: self.clone(),
             options,
             large,
-            slots: Arc::new(Slots::default()),
+            slots: Arc::default(),
+            larges: Arc::default(),
             jobs: JoinSet::new(),
             batch: Vec::new(),
             batch_bytes: 0,
@@ -284,14 +320,14 @@ async fn look_up(
 /// Lists a tree and sends its objects; makes its directories.
 async fn list(
     client: Client,
-    root: ObjectPath,
+    Collection { path: root, first }: Collection,
     local: PathBuf,
     options: GetOptions,
     found: mpsc::Sender<Result<Wanted, Item>>,
 ) {
     let mut refused: Vec<ObjectPath> = Vec::new();
     let mut limit = FIRST_PAGE;
-    let mut asked = Some(ask_page(&client, &root, limit, None).await);
+    let mut asked = Some(Ok(first));
     while let Some(page) = asked.take() {
         let page = match page {
             Ok(page) => page,
@@ -396,6 +432,7 @@ struct Transfer<'a> {
     /// Objects from this size on come alone.
     large: u64,
     slots: Arc<Slots>,
+    larges: Arc<Slots>,
     jobs: JoinSet<Ended>,
     batch: Vec<Wanted>,
     batch_bytes: u64,
@@ -496,10 +533,11 @@ impl Transfer<'_> {
             let replaces = wanted.replaces;
             self.tell(report, wanted.item(Outcome::Planned { replaces }));
         } else if wanted.content.size >= self.large {
-            let (client, slots, progress) =
-                (self.client.clone(), self.slots.clone(), self.options.progress.clone());
+            let (client, progress) = (self.client.clone(), self.options.progress.clone());
+            let (slots, larges) = (self.slots.clone(), self.larges.clone());
             self.jobs.spawn(async move {
-                let outcome = large::get(&client, &wanted, slots, &progress).await;
+                let _in_hand = larges.take(MAX_STREAMS).await;
+                let outcome = large::get(&client, &wanted, (slots, larges), &progress).await;
                 Ended::Items(vec![match outcome {
                     Ok(()) => wanted.done(),
                     Err(error) => wanted.item(Outcome::Failed(error)),

@@ -178,7 +178,7 @@ async fn push_once(
         },
         _ => "put small files".to_owned(),
     };
-    let Parts { pieces, closer, sent, body } = body(client.limit());
+    let Parts { pieces, closer, sent, body } = body(client.limit(), None);
     let producer = tokio::task::spawn_blocking({
         let (files, progress) = (files.clone(), progress.clone());
         move || produce(&files, take, &pieces, &progress)

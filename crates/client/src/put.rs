@@ -164,7 +164,8 @@ impl Client {
             client: self.clone(),
             options,
             large,
-            slots: Arc::new(Slots::default()),
+            slots: Arc::default(),
+            larges: Arc::default(),
             jobs: JoinSet::new(),
             pushes: JoinSet::new(),
             feed: Arc::default(),
@@ -191,6 +192,7 @@ struct Transfer<'a> {
     /// Files from this size on are sent alone.
     large: u64,
     slots: Arc<Slots>,
+    larges: Arc<Slots>,
     jobs: JoinSet<Ended>,
     /// Streams of small files.
     pushes: JoinSet<Vec<Item>>,
@@ -340,7 +342,8 @@ impl Transfer<'_> {
 
     fn upload(&mut self, mut wanted: Wanted) {
         let (client, progress) = (self.client.clone(), self.options.progress.clone());
-        let (slots, state_dir) = (self.slots.clone(), self.options.state_dir.clone());
+        let (slots, larges) = (self.slots.clone(), self.larges.clone());
+        let state_dir = self.options.state_dir.clone();
         let (compare, mut into) = (self.options.compare, self.options.into);
         self.jobs.spawn(async move {
             let outcome = loop {
@@ -350,6 +353,7 @@ impl Transfer<'_> {
                     condition: wanted.condition(),
                     state_dir: state_dir.clone(),
                     slots: slots.clone(),
+                    larges: larges.clone(),
                 };
                 let error = match upload(&client, plan, &progress).await {
                     Ok(committed) => return Ended::Items(vec![wanted.committed(committed)]),

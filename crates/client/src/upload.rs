@@ -26,7 +26,7 @@ use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 
 use crate::body::{Parts, Pieces, body};
-use crate::client::{Call, Client};
+use crate::client::{Call, Client, MAX_STREAMS};
 use crate::error::{Error, ErrorKind};
 use crate::local::{Buffers, Source};
 use crate::progress::{Active, Progress};
@@ -57,6 +57,8 @@ pub(crate) struct UploadPlan {
     pub state_dir: Option<PathBuf>,
     /// What the streams of all files of a transfer share.
     pub slots: Arc<Slots>,
+    /// The large files that are in hand at present.
+    pub larges: Arc<Slots>,
 }
 
 /// The parts of an upload that its streams share.
@@ -68,6 +70,8 @@ struct Shared {
     id: LeaseId,
     /// Whether the site is known to have opened it.
     is_open: watch::Sender<bool>,
+    slots: Arc<Slots>,
+    larges: Arc<Slots>,
     segments: Mutex<VecDeque<ByteRange>>,
     hashes: Mutex<ReceivedGroups>,
     /// Told when the last group was hashed.
@@ -97,17 +101,20 @@ impl Shared {
         self.hashes.lock().unwrap_or_else(PoisonError::into_inner).get(group).is_some()
     }
 
-    /// Returns groups that the server misses and that this process has sent: those at the beginning of each hole, since a stream
-    /// sends a segment in order. A server that was killed may have written them without having noted it.
+    /// Returns groups that the server misses and that this process has read for sending. A server that was killed may have
+    /// written them without having noted it.
     fn sent(&self, missing: &RangeSet) -> SentGroups {
         let hashes = self.hashes.lock().unwrap_or_else(PoisonError::into_inner);
-        let of_each = SentGroups::MOST / missing.iter().count().max(1);
-        let groups = missing.iter().flat_map(|hole| {
-            let groups = hole.start() / GROUP_SIZE..hole.end().div_ceil(GROUP_SIZE);
-            let sent = groups.map_while(|group| Some(SentGroup { group, hash: hashes.get(group)? }));
-            sent.take(of_each)
-        });
-        SentGroups { groups: groups.collect() }
+        let groups =
+            missing.iter().flat_map(|hole| hole.start() / GROUP_SIZE..hole.end().div_ceil(GROUP_SIZE));
+        let sent = groups.filter_map(|group| Some(SentGroup { group, hash: hashes.get(group)? }));
+        SentGroups { groups: sent.take(SentGroups::MOST).collect() }
+    }
+
+    /// Returns how many streams this file takes: its share of them. One is enough where others fill the line, and each begins
+    /// with an empty one and ends with waiting for an answer.
+    fn streams(&self) -> usize {
+        self.client.first_streams().div_ceil(self.larges.taken().max(1))
     }
 
     /// Hands out what the server misses.
@@ -115,7 +122,7 @@ impl Shared {
         let size = self.source.size();
         let aligned: RangeSet = missing.iter().map(|range| range.align_out(GROUP_SIZE, size)).collect();
         *self.segments.lock().unwrap_or_else(PoisonError::into_inner) =
-            cut(&aligned, self.client.streams(), SEGMENT);
+            cut(&aligned, self.streams(), SEGMENT);
         let missing = aligned.total().0;
         let arrived = size.0.saturating_sub(missing);
         let counted = self.active.done();
@@ -134,6 +141,7 @@ pub(crate) async fn upload(
     progress: &Arc<Progress>,
 ) -> crate::Result<Committed> {
     let operation = format!("put {}", plan.target);
+    let _in_hand = plan.larges.take(MAX_STREAMS).await;
     let source = {
         let local = plan.local.clone();
         blocking(&operation, move || Source::open(&local)).await?
@@ -148,15 +156,17 @@ pub(crate) async fn upload(
         target: plan.target.clone(),
         id: taken_up.as_ref().map_or_else(LeaseId::new, |upload| upload.id),
         is_open: watch::Sender::new(taken_up.is_some()),
+        slots: plan.slots.clone(),
+        larges: plan.larges.clone(),
         segments: Mutex::default(),
         hashes: Mutex::new(ReceivedGroups::new(size)),
         hashed: Notify::new(),
         active,
     });
     let result = match taken_up {
-        Some(upload) => go_on(&shared, &plan, upload, None).await,
+        Some(upload) => go_on(&shared, upload, None).await,
         None => match open_and_send(&shared, &plan, &mut state).await {
-            Ok((upload, outcome)) => go_on(&shared, &plan, upload, outcome).await,
+            Ok((upload, outcome)) => go_on(&shared, upload, outcome).await,
             Err(error) => Err(error),
         },
     };
@@ -239,7 +249,7 @@ async fn open_and_send(
         mode: Some(source.mode),
     };
     shared.plan(&RangeSet::new().holes(source.size()));
-    let sending = send_then_commit(shared, plan, true);
+    let sending = send_then_commit(shared, true);
     let opening = async {
         let upload = shared.client.open_upload(&new).await?;
         let (id, mut file) = (shared.id, std::mem::replace(state, StateFile::none()));
@@ -267,7 +277,6 @@ async fn open_and_send(
 /// Goes on until everything is there and committed. `outcome` is that of a first round that is over already.
 async fn go_on(
     shared: &Arc<Shared>,
-    plan: &UploadPlan,
     upload: Upload,
     mut outcome: Option<crate::Result<Committed>>,
 ) -> crate::Result<Committed> {
@@ -279,7 +288,7 @@ async fn go_on(
             Some(outcome) => outcome,
             None => {
                 shared.plan(&missing);
-                send_then_commit(shared, plan, upload.positioned).await
+                send_then_commit(shared, upload.positioned).await
             }
         };
         let error = match outcome {
@@ -307,12 +316,8 @@ async fn go_on(
 
 /// Sends all segments and commits. As soon as the whole file was read and hashed the commit goes off too, which saves the
 /// round trip that it takes to hear of the last byte's arrival: the site waits for what is on its way.
-async fn send_then_commit(
-    shared: &Arc<Shared>,
-    plan: &UploadPlan,
-    positioned: bool,
-) -> crate::Result<Committed> {
-    let sent = send_all(shared, plan, positioned);
+async fn send_then_commit(shared: &Arc<Shared>, positioned: bool) -> crate::Result<Committed> {
+    let sent = send_all(shared, positioned);
     let is_begun = AtomicBool::new(false);
     let early = async {
         shared.hashed.notified().await;
@@ -342,10 +347,10 @@ async fn send_then_commit(
 }
 
 /// Sends all segments. The first fault that is not one of the connection stops everything.
-async fn send_all(shared: &Arc<Shared>, plan: &UploadPlan, positioned: bool) -> crate::Result<()> {
+async fn send_all(shared: &Arc<Shared>, positioned: bool) -> crate::Result<()> {
     let mut streams = JoinSet::new();
-    let first = if positioned { shared.client.first_streams() } else { 1 };
-    begin_streams(shared, plan, first, &mut streams);
+    let first = if positioned { shared.streams() } else { 1 };
+    begin_streams(shared, first, &mut streams);
     let mut opened = shared.is_open.subscribe();
     let mut may_begin_more = positioned && !*opened.borrow_and_update();
     let mut result = Ok(());
@@ -358,7 +363,7 @@ async fn send_all(shared: &Arc<Shared>, plan: &UploadPlan, positioned: bool) -> 
             // Now the round trip is known.
             _ = opened.changed(), if may_begin_more => {
                 may_begin_more = false;
-                begin_streams(shared, plan, shared.client.streams().saturating_sub(first), &mut streams);
+                begin_streams(shared, shared.streams().saturating_sub(first), &mut streams);
                 continue;
             }
         };
@@ -374,18 +379,12 @@ async fn send_all(shared: &Arc<Shared>, plan: &UploadPlan, positioned: bool) -> 
     result
 }
 
-fn begin_streams(
-    shared: &Arc<Shared>,
-    plan: &UploadPlan,
-    count: usize,
-    streams: &mut JoinSet<crate::Result<()>>,
-) {
+fn begin_streams(shared: &Arc<Shared>, count: usize, streams: &mut JoinSet<crate::Result<()>>) {
     for _ in 0..count {
         // Each has one before any may take another: the first would else have filled its buffers with all of a small file.
         let Some(first) = shared.next_segment() else { break };
-        let (shared, slots) = (shared.clone(), plan.slots.clone());
+        let shared = shared.clone();
         streams.spawn(async move {
-            let _slot = slots.take(shared.client.first_streams()).await;
             stream(&shared, first).await?;
             while let Some(next) = shared.next_segment() {
                 stream(&shared, next).await?;
@@ -397,7 +396,8 @@ fn begin_streams(
 
 /// One request: this segment and further ones as frames, until there are none left or its time is over.
 async fn stream(shared: &Arc<Shared>, first: ByteRange) -> crate::Result<()> {
-    let Parts { pieces, closer, sent, body } = body(shared.client.limit());
+    let slot = shared.slots.take(shared.client.first_streams()).await;
+    let Parts { pieces, closer, sent, body } = body(shared.client.limit(), slot);
     let producer = tokio::task::spawn_blocking({
         let shared = shared.clone();
         move || produce(&shared, first, &pieces)

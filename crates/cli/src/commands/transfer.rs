@@ -6,7 +6,7 @@ use std::sync::Arc;
 use clap::{Args, ValueEnum};
 use percale_api::entries::Kind;
 use percale_api::tasks::{NewTask, TaskSpec};
-use percale_client::get::GetOptions;
+use percale_client::get::{GetOptions, Tree};
 use percale_client::put::{Compare, Links, PutOptions, default_state_dir, inside};
 use percale_client::{Client, Progress, Report};
 use percale_core::{ErrorCode, ObjectPath, Rate};
@@ -374,11 +374,16 @@ async fn get_all(context: &Context, args: &TransferArgs, from: Vec<FabricPath>, 
             return Err(Failure::usage("the list of spaces cannot be copied")
                 .with_hint("Name a space: 'percale:/SPACE'."));
         }
-        let entry = context.interruptible(client.resolve(&source.path)).await??;
-        if entry.kind == Kind::Collection && !args.recursive {
-            return Err(needs_recursive(&source.to_string()));
-        }
-        sources.push((source, entry));
+        let found = if args.recursive {
+            context.interruptible(client.open_tree(&source.path)).await??
+        } else {
+            let entry = context.interruptible(client.resolve(&source.path)).await??;
+            if entry.kind == Kind::Collection {
+                return Err(needs_recursive(&source.to_string()));
+            }
+            Tree::Object(Box::new(entry))
+        };
+        sources.push((source, found));
     }
     let is_directory = to.path.is_dir();
     let into = is_directory || to.means_contents || sources.len() > 1;
@@ -388,18 +393,21 @@ async fn get_all(context: &Context, args: &TransferArgs, from: Vec<FabricPath>, 
     }
     let bar = context.bar(&progress, "get");
     let mut whole = Ok(Report::default());
-    for (source, entry) in sources {
+    for (source, found) in sources {
         let name = source.path.name().unwrap_or_default();
-        let result = if entry.kind == Kind::Collection {
-            let target = if source.means_contents { to.path.clone() } else { to.path.join(name) };
-            client.get_collection(&entry.path, &target, &options).await
-        } else {
-            if into && !args.common.dry_run {
-                let made = std::fs::create_dir_all(&to.path);
-                made.map_err(|error| Failure::local("make the directory", &to.path, &error))?;
+        let result = match found {
+            Tree::Collection(collection) => {
+                let target = if source.means_contents { to.path.clone() } else { to.path.join(name) };
+                client.get_collection(collection, &target, &options).await
             }
-            let target = if into { to.path.join(name) } else { to.path.clone() };
-            client.get_found(entry, &target, &options).await
+            Tree::Object(entry) => {
+                if into && !args.common.dry_run {
+                    let made = std::fs::create_dir_all(&to.path);
+                    made.map_err(|error| Failure::local("make the directory", &to.path, &error))?;
+                }
+                let target = if into { to.path.join(name) } else { to.path.clone() };
+                client.get_found(*entry, &target, &options).await
+            }
         };
         whole = reporter.join(whole, result);
         if context.cancel.is_cancelled() {

@@ -24,6 +24,8 @@ use crate::upload::blocking;
 
 /// Smallest and largest range that a stream asks for at a time.
 const SEGMENT: std::ops::RangeInclusive<u64> = 1 << 20..=64 << 20;
+/// Smallest range where several files are in hand: what is asked for alone costs a round trip.
+const SHARED_SEGMENT: u64 = 16 << 20;
 /// Groups that wait to be written in each stream.
 const QUEUED_GROUPS: usize = 6;
 
@@ -35,6 +37,10 @@ struct Shared {
     /// What every group is compared with. It is asked for while the first bytes are on their way.
     tree: OnceCell<Option<HashTree>>,
     file: PartFile,
+    /// What the streams of all files of a transfer share.
+    slots: Arc<Slots>,
+    /// The large files that are in hand at present.
+    larges: Arc<Slots>,
     segments: Mutex<VecDeque<ByteRange>>,
     received: Mutex<ReceivedGroups>,
     active: Active,
@@ -44,7 +50,7 @@ struct Shared {
 pub(super) async fn get(
     client: &Client,
     wanted: &Wanted,
-    slots: Arc<Slots>,
+    (slots, larges): (Arc<Slots>, Arc<Slots>),
     progress: &Arc<Progress>,
 ) -> crate::Result<()> {
     let operation = format!("get {}", wanted.path);
@@ -62,6 +68,8 @@ pub(super) async fn get(
         wanted: wanted.clone(),
         tree: OnceCell::new(),
         file,
+        slots,
+        larges,
         segments: Mutex::default(),
         received: Mutex::new(ReceivedGroups::new(size)),
         active,
@@ -69,7 +77,7 @@ pub(super) async fn get(
     if is_resumed {
         find_what_came(&shared).await?;
     }
-    let (tree, received) = tokio::join!(shared.tree(), receive(&shared, &slots));
+    let (tree, received) = tokio::join!(shared.tree(), receive(&shared));
     tree?;
     received?;
     let operation = shared.operation.clone();
@@ -114,7 +122,7 @@ async fn find_what_came(shared: &Arc<Shared>) -> crate::Result<()> {
     Ok(())
 }
 
-async fn receive(shared: &Arc<Shared>, slots: &Arc<Slots>) -> crate::Result<()> {
+async fn receive(shared: &Arc<Shared>) -> crate::Result<()> {
     let mut attempts = shared.client.attempts();
     loop {
         let missing = lock(&shared.received).missing();
@@ -125,9 +133,8 @@ async fn receive(shared: &Arc<Shared>, slots: &Arc<Slots>) -> crate::Result<()> 
         let streams = plan(shared, &missing);
         let mut running = JoinSet::new();
         for _ in 0..streams {
-            let (shared, slots) = (shared.clone(), slots.clone());
+            let shared = shared.clone();
             running.spawn(async move {
-                let _slot = slots.take(shared.client.streams()).await;
                 loop {
                     let segment = lock(&shared.segments).pop_front();
                     let Some(segment) = segment else { return Ok(()) };
@@ -163,8 +170,11 @@ async fn receive(shared: &Arc<Shared>, slots: &Arc<Slots>) -> crate::Result<()> 
 
 /// Hands out what is missing and returns how many streams that is worth.
 fn plan(shared: &Shared, missing: &RangeSet) -> usize {
-    let streams = shared.client.streams();
-    let segments = cut(missing, streams, SEGMENT);
+    // Its share of them: one is enough where others fill the line, and each begins with an empty one.
+    let beside = shared.larges.taken().max(1);
+    let streams = shared.client.streams().div_ceil(beside);
+    let least = (SEGMENT.start() * beside as u64).min(SHARED_SEGMENT);
+    let segments = cut(missing, streams, least..=*SEGMENT.end());
     let worth = streams.min(segments.len());
     *lock(&shared.segments) = segments;
     worth
@@ -199,6 +209,8 @@ async fn stream_once(shared: &Arc<Shared>, ranges: Vec<ByteRange>) -> (Option<Pl
         Ok(opened) => opened,
         Err(error) => return (None, Err(error)),
     };
+    // The next one is asked for while others still come.
+    let _slot = shared.slots.take(shared.client.streams()).await;
     let (groups, queue) = mpsc::channel(QUEUED_GROUPS);
     let writer = tokio::task::spawn_blocking({
         let shared = shared.clone();

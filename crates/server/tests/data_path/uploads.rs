@@ -112,7 +112,8 @@ async fn bytes_and_the_commit_may_be_there_before_the_upload_is_opened() {
             .body(frames(&bytes, groups.iter().copied()))
     };
     let root = json!({"root": blake3::hash(&bytes).to_hex().to_string()});
-    let commit = site.request(Method::POST, &format!("{path}/commit")).header("prefer", "wait=30").json(&root);
+    let commit =
+        site.request(Method::POST, &format!("{path}/commit")).header("prefer", "wait=30").json(&root);
 
     expect_problem(frames("wait=0", &[0]), "not_found").await;
     expect_problem(frames("wait=1", &[0]), "not_found").await;
@@ -120,8 +121,12 @@ async fn bytes_and_the_commit_may_be_there_before_the_upload_is_opened() {
         tokio::time::sleep(Duration::from_millis(200)).await;
         expect(new("/demo/x", &id.to_string()), StatusCode::CREATED).await.json::<Upload>().await.unwrap()
     };
-    let (first, rest, committed, upload) =
-        tokio::join!(frames("wait=30", &[2]).send(), frames("wait=30", &[0, 1]).send(), commit.send(), opening);
+    let (first, rest, committed, upload) = tokio::join!(
+        frames("wait=30", &[2]).send(),
+        frames("wait=30", &[0, 1]).send(),
+        commit.send(),
+        opening
+    );
     assert_eq!(upload.id, id);
     for response in [first, rest] {
         assert_eq!(response.unwrap().status(), StatusCode::OK);
