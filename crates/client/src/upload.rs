@@ -19,7 +19,7 @@ use percale_core::ids::LeaseId;
 use percale_core::range::RangeSet;
 use percale_core::tree::{GROUP_SIZE, HashTree, group_count, group_range, hash_group};
 use percale_core::{ByteCount, ByteRange, ErrorCode, ObjectPath};
-use percale_mover::tuning::cut;
+use percale_mover::tuning::{cut, share_of};
 use percale_mover::{Encoder, ReceivedGroups, Slots};
 use reqwest::Method;
 use tokio::sync::{Notify, watch};
@@ -111,10 +111,9 @@ impl Shared {
         SentGroups { groups: sent.take(SentGroups::MOST).collect() }
     }
 
-    /// Returns how many streams this file takes: its share of them. One is enough where others fill the line, and each begins
-    /// with an empty one and ends with waiting for an answer.
+    /// Returns how many streams this file takes.
     fn streams(&self) -> usize {
-        self.client.first_streams().div_ceil(self.larges.taken().max(1))
+        share_of(self.client.first_streams(), self.larges.taken(), &SEGMENT).0
     }
 
     /// Hands out what the server misses.

@@ -27,7 +27,7 @@ impl Shared {
     /// # Errors
     /// What the site answers, logged.
     pub async fn list(&self, id: NodeId) -> Result<(), Errno> {
-        self.list_unless_large(id, false).await.map(drop)
+        self.ensure_listed(id, false).await.map(drop)
     }
 
     /// Lists a collection for one name in it, unless it has more than a page of names and was not asked for many of them yet.
@@ -43,10 +43,10 @@ impl Shared {
             collection.asked_for += u32::from(is_large);
             is_large
         };
-        if is_large { Ok(false) } else { self.list_unless_large(id, true).await }
+        if is_large { Ok(false) } else { self.ensure_listed(id, true).await }
     }
 
-    async fn list_unless_large(&self, id: NodeId, for_a_name: bool) -> Result<bool, Errno> {
+    async fn ensure_listed(&self, id: NodeId, for_a_name: bool) -> Result<bool, Errno> {
         if self.is_listed(id)? {
             return Ok(true);
         }

@@ -88,6 +88,17 @@ pub fn cut(missing: &RangeSet, streams: usize, share: RangeInclusive<u64>) -> Ve
     segments
 }
 
+/// What is cut at least from contents that are brought side by side, so that a round trip for each piece does not show.
+const SHARED: u64 = 8 << 20;
+
+/// Returns how many streams one of `beside` contents takes that share them all, and how it is cut: into pieces as many times
+/// larger, since the others keep the streams busy while the last of one comes.
+pub fn share_of(streams: usize, beside: usize, alone: &RangeInclusive<u64>) -> (usize, RangeInclusive<u64>) {
+    let beside = beside.max(1);
+    let least = (alone.start() * beside as u64).min(SHARED.max(*alone.start()));
+    (streams.div_ceil(beside), least..=*alone.end())
+}
+
 /// Names of small objects that the first request on a connection carries: they fit the window that it begins with, 14 kB.
 const FIRST_NAMES: usize = 64;
 
@@ -133,6 +144,16 @@ mod tests {
             assert!(segments.iter().all(|segment| segment.len() <= first));
         }
         assert_eq!(cut(&ReceivedGroups::new(ByteCount(5 << 20)).missing(), 10, share).len(), 2);
+    }
+
+    #[test]
+    fn contents_side_by_side_share_the_streams_and_are_cut_larger() {
+        let alone = 1 << 20..=64 << 20;
+        assert_eq!(share_of(10, 0, &alone), (10, alone.clone()));
+        assert_eq!(share_of(10, 1, &alone), (10, alone.clone()));
+        assert_eq!(share_of(10, 4, &alone), (3, 4 << 20..=64 << 20));
+        assert_eq!(share_of(10, 40, &alone), (1, 8 << 20..=64 << 20));
+        assert_eq!(share_of(10, 40, &(16 << 20..=64 << 20)), (1, 16 << 20..=64 << 20));
     }
 
     #[test]

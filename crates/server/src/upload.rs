@@ -3,10 +3,11 @@
 //!
 //! What is known of an upload is in its lease's row; what has arrived, in the restart marker beside the partial data.
 
+mod opening;
 mod session;
 
-use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex};
+use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
@@ -20,8 +21,8 @@ use percale_core::tree::{GROUP_SIZE, RootHash, group_count, group_range, hash_gr
 use percale_core::{ByteCount, ErrorCode, ObjectPath};
 use percale_mover::DataFrame;
 use percale_store::StageToken;
-use tokio::sync::Notify;
 
+use self::opening::Opening;
 pub use self::session::Session;
 use self::session::{Begun, Body, Writing};
 use crate::error::{ApiError, OnPath as _, Result};
@@ -135,10 +136,13 @@ impl Uploads {
             store: store.row.id,
             token: token.clone(),
         };
-        let session = match self.begin(&lease, body, store, owner).await {
+        let session = match self.begin(&lease, body, store.clone(), owner).await {
             Ok(session) => session,
             Err(error) => {
-                self.catalog.release_lease(lease.id, lease.fence).await?;
+                // Where that fails, what is staged goes when the lease lapses.
+                if store.store.discard(&token).await.is_ok() {
+                    self.catalog.release_lease(lease.id, lease.fence).await?;
+                }
                 return Err(error);
             }
         };
@@ -208,17 +212,17 @@ impl Uploads {
     pub async fn session_within(&self, caller: &Caller, id: LeaseId, wait: Duration) -> Result<Arc<Session>> {
         let deadline = tokio::time::Instant::now() + wait;
         loop {
-            let opened = self.opening.ended.notified();
-            tokio::pin!(opened);
+            let ended = self.opening.ended();
+            tokio::pin!(ended);
             // From here on it hears of an end, so none can fall between the look and the wait.
-            opened.as_mut().enable();
+            ended.as_mut().enable();
             match self.session(caller, id).await {
                 Err(error)
                     if error.code() == ErrorCode::NotFound && tokio::time::Instant::now() < deadline => {}
                 outcome => return outcome,
             }
             let _ =
-                tokio::time::timeout_at(deadline.min(tokio::time::Instant::now() + LOOK_AGAIN), opened).await;
+                tokio::time::timeout_at(deadline.min(tokio::time::Instant::now() + LOOK_AGAIN), ended).await;
         }
     }
 
@@ -528,43 +532,6 @@ pub(crate) fn keeps_bytes(error: &ApiError) -> bool {
             | ErrorCode::NoSpace
             | ErrorCode::RateLimited
     )
-}
-
-/// Which uploads are being opened under ids that their senders chose.
-#[derive(Default)]
-struct Opening {
-    ids: Mutex<HashSet<LeaseId>>,
-    /// Told when one is there, or will not be.
-    ended: Notify,
-}
-
-impl Opening {
-    fn ids(&self) -> std::sync::MutexGuard<'_, HashSet<LeaseId>> {
-        self.ids.lock().expect("no holder of this lock panics")
-    }
-
-    /// Returns nothing if another request opens this one.
-    fn begin(&self, id: LeaseId) -> Option<OpeningOf<'_>> {
-        let is_first = self.ids().insert(id);
-        // Made only then: what is dropped ends the opening.
-        is_first.then(|| OpeningOf { all: self, id })
-    }
-
-    fn has(&self, id: LeaseId) -> bool {
-        self.ids().contains(&id)
-    }
-}
-
-struct OpeningOf<'a> {
-    all: &'a Opening,
-    id: LeaseId,
-}
-
-impl Drop for OpeningOf<'_> {
-    fn drop(&mut self) {
-        self.all.ids().remove(&self.id);
-        self.all.ended.notify_waiters();
-    }
 }
 
 fn no_upload(id: LeaseId) -> ApiError {

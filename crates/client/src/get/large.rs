@@ -7,7 +7,7 @@ use percale_api::uploads::PullItem;
 use percale_core::range::RangeSet;
 use percale_core::tree::HashTree;
 use percale_core::{ByteCount, ByteRange, ErrorCode};
-use percale_mover::tuning::cut;
+use percale_mover::tuning::{cut, share_of};
 use percale_mover::{DataFrame, Frame, ReceivedGroups, Slots};
 use tokio::sync::{OnceCell, mpsc};
 use tokio::task::JoinSet;
@@ -24,8 +24,9 @@ use crate::upload::blocking;
 
 /// Smallest and largest range that a stream asks for at a time.
 const SEGMENT: std::ops::RangeInclusive<u64> = 1 << 20..=64 << 20;
-/// Smallest range where several files are in hand: what is asked for alone costs a round trip.
-const SHARED_SEGMENT: u64 = 16 << 20;
+/// For how many streams one more request is under way: a file of 10 to 20 MB comes for about a second over its share of a line of
+/// 1.2 Gbit/s, and waits for a tenth of that at 50 ms.
+const WAITING_SHARE: usize = 4;
 /// Groups that wait to be written in each stream.
 const QUEUED_GROUPS: usize = 6;
 
@@ -136,6 +137,10 @@ async fn receive(shared: &Arc<Shared>) -> crate::Result<()> {
             let shared = shared.clone();
             running.spawn(async move {
                 loop {
+                    // Some more than there are streams: while one waits for its answer, the others fill the line. Without a
+                    // slot nothing is asked for, since an answer that nobody reads is cut off.
+                    let streams = shared.client.streams();
+                    let _slot = shared.slots.take(streams + streams / WAITING_SHARE).await;
                     let segment = lock(&shared.segments).pop_front();
                     let Some(segment) = segment else { return Ok(()) };
                     stream(&shared, segment).await?;
@@ -170,11 +175,8 @@ async fn receive(shared: &Arc<Shared>) -> crate::Result<()> {
 
 /// Hands out what is missing and returns how many streams that is worth.
 fn plan(shared: &Shared, missing: &RangeSet) -> usize {
-    // Its share of them: one is enough where others fill the line, and each begins with an empty one.
-    let beside = shared.larges.taken().max(1);
-    let streams = shared.client.streams().div_ceil(beside);
-    let least = (SEGMENT.start() * beside as u64).min(SHARED_SEGMENT);
-    let segments = cut(missing, streams, least..=*SEGMENT.end());
+    let (streams, segment) = share_of(shared.client.streams(), shared.larges.taken(), &SEGMENT);
+    let segments = cut(missing, streams, segment);
     let worth = streams.min(segments.len());
     *lock(&shared.segments) = segments;
     worth
@@ -209,8 +211,6 @@ async fn stream_once(shared: &Arc<Shared>, ranges: Vec<ByteRange>) -> (Option<Pl
         Ok(opened) => opened,
         Err(error) => return (None, Err(error)),
     };
-    // The next one is asked for while others still come.
-    let _slot = shared.slots.take(shared.client.streams()).await;
     let (groups, queue) = mpsc::channel(QUEUED_GROUPS);
     let writer = tokio::task::spawn_blocking({
         let shared = shared.clone();

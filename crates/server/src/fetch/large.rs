@@ -21,7 +21,7 @@ use percale_core::tree::{GROUP_SIZE, HashTree, group_range};
 use percale_core::{ByteCount, ByteRange, ErrorCode};
 use percale_federation::Acting;
 use percale_mover::meter::InHand;
-use percale_mover::tuning::cut;
+use percale_mover::tuning::{cut, share_of};
 use percale_mover::{DataFrame, Frame, Slots, Wait};
 use percale_store::Stage;
 use tokio::sync::mpsc;
@@ -31,10 +31,8 @@ use super::{Flow, Givers};
 use crate::{ApiError, AppState, Result};
 
 /// What a stream asks for at a time, at least and at most. Small enough that all end together, large enough that the round trip
-/// between two requests does not show. Objects that are brought side by side share the streams: the least is as many times more,
-/// up to `SHARED_SEGMENT`, since others keep the streams busy while the last of one comes.
+/// between two requests does not show. Objects that are brought side by side share the streams ([`share_of`]).
 const SEGMENT: RangeInclusive<u64> = 1 << 20..=64 << 20;
-const SHARED_SEGMENT: u64 = 8 << 20;
 /// Groups that wait to be written in each stream.
 const QUEUED_GROUPS: usize = 4;
 
@@ -190,9 +188,8 @@ impl Large<'_> {
                     let none = || ApiError::internal("a version without copies was fetched");
                     return Err(work.fault.take().unwrap_or_else(none));
                 }
-                let beside = self.larges.taken().max(1);
-                let least = (SEGMENT.start() * beside as u64).min(SHARED_SEGMENT);
-                work.segments = cut(&missing, self.streams.div_ceil(beside), least..=*SEGMENT.end());
+                let (streams, segment) = share_of(self.streams, self.larges.taken(), &SEGMENT);
+                work.segments = cut(&missing, streams, segment);
                 self.streams.min(work.segments.len())
             };
             let mut running: FuturesUnordered<_> =

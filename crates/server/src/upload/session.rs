@@ -21,6 +21,9 @@ use crate::stores::OpenStore;
 /// Bytes after which what arrived is flushed and the marker written, while others arrive: this much, and what comes while
 /// the disk is flushed, is sent again after a loss of power.
 const MARK_EVERY: u64 = 8 << 20;
+/// So many times that much may come while the disk is flushed. Then senders are held back: a slow disk must not make more of
+/// what would have to be sent again.
+const MARKS_BEHIND: u64 = 2;
 /// A marker has 40 bytes for each MiB, so for large contents it is written less often: at most this many times.
 const MARKS: u64 = 1024;
 
@@ -51,6 +54,8 @@ pub struct Session {
     pub(super) arrived: Mutex<Arrived>,
     /// Told when nothing is missing any more.
     pub(super) complete: Notify,
+    /// Told when a marker was written, or could not be.
+    pub(super) marked: Notify,
     /// One at a time: a marker must not be older than the one it replaces.
     pub(super) marking: tokio::sync::Mutex<()>,
 }
@@ -126,6 +131,7 @@ impl Session {
                 expires: lease.expires,
             }),
             complete: Notify::new(),
+            marked: Notify::new(),
             marking: tokio::sync::Mutex::new(()),
         }))
     }
@@ -189,7 +195,30 @@ impl Session {
             stage.write_at(group.offset, group.bytes.clone()).await?;
         }
         self.note(number, group.hash);
+        self.keep_up().await;
         Ok(())
+    }
+
+    fn mark_every(&self) -> u64 {
+        MARK_EVERY.max(self.body.size.0 / MARKS)
+    }
+
+    /// Waits for the marker that is being written, if much came since it was begun.
+    async fn keep_up(&self) {
+        loop {
+            let marked = self.marked.notified();
+            tokio::pin!(marked);
+            // From here on it hears of an end, so none can fall between the look and the wait.
+            marked.as_mut().enable();
+            let is_behind = {
+                let arrived = self.arrived();
+                arrived.is_marking && arrived.unmarked >= MARKS_BEHIND * self.mark_every()
+            };
+            if !is_behind {
+                return;
+            }
+            marked.await;
+        }
     }
 
     /// Takes a group for arrived if it lies there, written by a server that was killed before it had written a marker.
@@ -223,18 +252,17 @@ impl Session {
                 self.complete.notify_waiters();
             }
             arrived.unmarked += group_range(self.body.size, number).len();
-            let every = MARK_EVERY.max(self.body.size.0 / MARKS);
-            let is_due = arrived.unmarked >= every && !arrived.is_marking;
+            let is_due = arrived.unmarked >= self.mark_every() && !arrived.is_marking;
             arrived.is_marking |= is_due;
             is_due
         };
         if is_due {
-            let session = self.clone();
+            let marking = Marking(self.clone());
             tokio::spawn(async move {
+                let session = &marking.0;
                 if let Err(error) = session.mark().await {
                     tracing::warn!(upload = %session.id, %error, "the marker of an upload was not written; more may have to be sent again");
                 }
-                session.arrived().is_marking = false;
             });
         }
     }
@@ -326,6 +354,16 @@ impl Session {
                 hashed.await.map_err(|error| ApiError::internal("hashing did not end").with_source(error))?;
         }
         Ok(hasher.finish())
+    }
+}
+
+/// Lasts while a marker is written beside what arrives. Whatever ends it, who waits for it goes on.
+struct Marking(Arc<Session>);
+
+impl Drop for Marking {
+    fn drop(&mut self) {
+        self.0.arrived().is_marking = false;
+        self.0.marked.notify_waiters();
     }
 }
 
