@@ -143,7 +143,7 @@ impl Handles {
 pub type Register<'a> = &'a dyn Fn(&File) -> std::io::Result<BackingId>;
 
 impl Shared {
-    /// Makes a file and opens it. The collection must have been listed, and the name must be free.
+    /// Makes a file and opens it. It must be known what has the name, and that is nothing.
     ///
     /// # Errors
     /// What programs are told.
@@ -257,7 +257,7 @@ impl Shared {
         (meta.is_file() && is_right).then_some(file)
     }
 
-    /// Opens a file for writing. The collection that it is in must have been listed.
+    /// Opens a file for writing. It must be known that it still has its name.
     ///
     /// # Errors
     /// What stands in the way.

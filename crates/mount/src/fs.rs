@@ -404,11 +404,12 @@ impl Filesystem for Fs {
         self.beside(async move |shared| {
             let made = async {
                 shared.changes.room().await;
-                shared.list(parent).await?;
+                shared.know(parent, &name).await?;
                 loop {
                     match shared.create_now((parent, &name), (mode, flags), &|file| reply.open_backing(file))
                     {
                         Ok(made) => return Ok(made),
+                        Err(Obstacle::No(errno)) => return Err(errno),
                         Err(obstacle) => {
                             let node = shared.state().names.child(parent, &name).ok_or(Errno::ESTALE)?;
                             shared.clear(node, obstacle).await?;

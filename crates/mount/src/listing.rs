@@ -46,6 +46,17 @@ impl Shared {
         if is_large { Ok(false) } else { self.ensure_listed(id, true).await }
     }
 
+    /// Finds out what has a name that is about to be changed: lists the collection, or asks for the name alone if it is large.
+    ///
+    /// # Errors
+    /// What the site answers, logged.
+    pub async fn know(&self, parent: NodeId, name: &str) -> Result<(), Errno> {
+        if !self.list_for_a_name(parent).await? {
+            self.ask_for(parent, name).await?;
+        }
+        Ok(())
+    }
+
     async fn ensure_listed(&self, id: NodeId, for_a_name: bool) -> Result<bool, Errno> {
         if self.is_listed(id)? {
             return Ok(true);
@@ -92,6 +103,7 @@ impl Shared {
                 errno(error.code())
             })?;
             if !listed.is_whole {
+                collection.permission = listed.permission;
                 collection.asked_for = collection.asked_for.max(1);
                 return Ok(false);
             }

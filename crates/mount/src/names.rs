@@ -84,7 +84,7 @@ pub struct Collection {
     pub is_listed: bool,
     /// How many names in it were asked for one by one, since it has more than a page of them; 0 while that is not known.
     pub asked_for: u32,
-    /// What the caller may do there, once it was listed.
+    /// What the caller may do there, once it or a first page of it was listed.
     pub permission: Option<Permission>,
     /// When its entries last changed, as far as is known.
     pub modified: Option<Timestamp>,
@@ -372,7 +372,9 @@ impl Names {
         let Some(collection) = self.collection_mut(id) else { return Vec::new() };
         collection.is_listed = false;
         collection.is_touched = true;
+        // The first page tells what may be done there.
         collection.permission = None;
+        collection.asked_for = 0;
         collection.children.keys().cloned().collect()
     }
 

@@ -119,8 +119,14 @@ impl Shared {
         node: NodeId,
         mut attempt: impl FnMut(&Self) -> Result<T, Obstacle>,
     ) -> Result<T, Errno> {
-        let parent = self.state().names.get(node).map(|node| node.parent).ok_or(Errno::ENOENT)?;
-        self.list(parent).await?;
+        let place = {
+            let state = self.state();
+            let node = state.names.get(node).ok_or(Errno::ENOENT)?;
+            node.is_linked.then(|| (node.parent, node.name.clone()))
+        };
+        if let Some((parent, name)) = place {
+            self.know(parent, &name).await?;
+        }
         loop {
             // Where it fails, what stood in the way is another thing each time, or told as an error.
             match attempt(self) {
@@ -156,7 +162,7 @@ impl Shared {
 
     /// Makes a directory.
     pub async fn make_collection(&self, parent: NodeId, name: &str) -> Result<(Duration, FileAttr), Errno> {
-        self.list(parent).await?;
+        self.know(parent, name).await?;
         let done = self.ask_for_collection(parent, name)?.done().await?;
         self.made(parent, name, done, What::Collection(Collection::default())).await
     }
@@ -168,7 +174,7 @@ impl Shared {
         name: &str,
         target: LinkTarget,
     ) -> Result<(Duration, FileAttr), Errno> {
-        self.list(parent).await?;
+        self.know(parent, name).await?;
         let done = self.ask_for_link(parent, name, target.clone())?.done().await?;
         let link = Link { target, modified: Timestamp::now() };
         self.made(parent, name, done, What::Link(link)).await

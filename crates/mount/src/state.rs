@@ -223,7 +223,7 @@ impl Shared {
             .map_err(|_| if name.len() > MAX_NAME_BYTES { Errno::ENAMETOOLONG } else { Errno::EINVAL })
     }
 
-    /// Fails if nothing may be changed in a collection, which must have been listed.
+    /// Fails if nothing may be changed in a collection, of which a page at least must have been listed.
     pub fn may_change(&self, state: &State, parent: NodeId) -> Result<SpaceNumber, Errno> {
         if self.is_read_only {
             return Err(Errno::EROFS);

@@ -56,7 +56,7 @@ impl Shared {
     /// What programs are told.
     pub async fn unlink(&self, parent: NodeId, name: &str) -> Result<(), Errno> {
         self.changes.room().await;
-        self.list(parent).await?;
+        self.know(parent, name).await?;
         self.unlink_in(&mut self.state(), parent, name)
     }
 
@@ -91,7 +91,7 @@ impl Shared {
     /// # Errors
     /// What programs are told.
     pub async fn remove_collection(&self, parent: NodeId, name: &str) -> Result<(), Errno> {
-        self.list(parent).await?;
+        self.know(parent, name).await?;
         let node = {
             let state = self.state();
             self.may_change(&state, parent)?;
@@ -128,8 +128,8 @@ impl Shared {
         (new_parent, new_name): (NodeId, &str),
         replaces: bool,
     ) -> Result<(), Errno> {
-        self.list(parent).await?;
-        self.list(new_parent).await?;
+        self.know(parent, name).await?;
+        self.know(new_parent, new_name).await?;
         let target = self.state().names.child(new_parent, new_name);
         if let Some(target) = target
             && self.state().names.collection(target).is_some()

@@ -1,11 +1,13 @@
 //! A directory of more names than a listing has in one piece.
 
 use std::fs::{self, File};
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Write as _};
+use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::Path;
 use std::process::Command;
 
 use percale_testkit::process::{Site, SiteOptions};
+use serde_json::Value;
 
 use crate::mounted::{Mounted, can_mount, run, soon};
 
@@ -71,13 +73,63 @@ fn a_name_in_a_large_directory_is_asked_for_alone() {
     soon("no old name", || is_missing(&path("99999")) && is_missing(&path("00078")));
     assert!(known(&mount) < 20, "{} names are known", known(&mount));
 
-    // Who changes something there, or reads the directory, has it listed.
+    // Names are changed one by one, too.
     fs::write(path("made"), "here").unwrap();
-    assert!(known(&mount) > FILES);
     assert_eq!(fs::read_to_string(path("made")).unwrap(), "here");
-    // One was removed; a directory, a link, and two files came.
-    assert_eq!(fs::read_dir(mount.path("many")).unwrap().count(), FILES - 1 + 4);
+    File::options().append(true).open(path("00079")).unwrap().write_all(b"longer").unwrap();
+    let exclusive = |name: &str| File::create_new(path(name));
+    assert!(exclusive("00080").is_err_and(|error| error.kind() == ErrorKind::AlreadyExists));
+    exclusive("exclusive").unwrap();
+    fs::create_dir(path("folder")).unwrap();
+    assert!(fs::create_dir(path("00080")).is_err_and(|error| error.kind() == ErrorKind::AlreadyExists));
+    symlink("00077", path("symlink")).unwrap();
+    fs::rename(path("00081"), path("moved")).unwrap();
+    fs::rename(path("made"), path("00082")).unwrap();
+    fs::remove_file(path("00083")).unwrap();
+    fs::remove_dir(path("folder")).unwrap();
+    assert!(known(&mount) < 40, "{} names are known", known(&mount));
+    for gone in ["00081", "made", "00083", "folder"] {
+        assert!(is_missing(&path(gone)), "{gone}");
+    }
+    soon("what was changed", || {
+        let read = |name: &str| {
+            let read = site.command(&["cat", &format!("percale:/lab/many/{name}")]).output().unwrap();
+            String::from_utf8(read.stdout).unwrap()
+        };
+        read("00079") == "longer" && read("00082") == "here" && read("moved").is_empty()
+    });
+
+    // Who reads the directory has it listed.
+    // Two were removed and one replaced; a directory, two links, and three files came.
+    assert_eq!(fs::read_dir(mount.path("many")).unwrap().count(), FILES - 3 + 6);
+    assert!(known(&mount) > FILES);
     assert!(is_missing(&path("00078")));
+    mount.stop();
+}
+
+#[test]
+fn a_large_directory_may_be_closed_to_who_mounts_it() {
+    if !can_mount() {
+        return;
+    }
+    let (folder, target) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let site = site(folder.path());
+    let issued: Value =
+        serde_json::from_str(&run(&site, &["token", "create", "--subject", "user:reader", "--json"]))
+            .unwrap();
+    run(&site, &["grant", "add", "percale:/lab", "user:reader", "read"]);
+    let token = folder.path().join("token");
+    fs::write(&token, issued["secret"].as_str().unwrap()).unwrap();
+    fs::set_permissions(&token, fs::Permissions::from_mode(0o600)).unwrap();
+    let mount = Mounted::start(&site, target.path(), &["--token-file", token.to_str().unwrap()]);
+    let path = |name: &str| mount.path(&format!("many/{name}"));
+    let is_refused = |error: std::io::Error| error.kind() == ErrorKind::PermissionDenied;
+    assert_eq!(fs::read_to_string(path("00077")).unwrap(), "seventy-seven");
+    assert!(fs::write(path("made"), "").is_err_and(is_refused));
+    assert!(fs::write(path("00077"), "").is_err_and(is_refused));
+    assert!(fs::remove_file(path("00077")).is_err_and(is_refused));
+    assert!(fs::rename(path("00077"), path("moved")).is_err_and(is_refused));
+    assert!(known(&mount) < 20, "{} names are known", known(&mount));
     mount.stop();
 }
 
