@@ -4,6 +4,10 @@
 //! test on an attribute holds if it holds for any of its values, and never holds where there is none of the type that it compares
 //! with.
 
+pub mod pattern;
+
+pub use self::pattern::TextPattern;
+
 use crate::Timestamp;
 use crate::attribute::AttributeName;
 
@@ -162,6 +166,8 @@ pub enum Test {
     Has(Literal),
     /// Its text matches a pattern as a whole, in any case: `*` and `?`.
     Matches(String),
+    /// A regular expression is found in its text, in any case.
+    Regex(TextPattern),
     /// It is there.
     Exists,
 }

@@ -6,6 +6,7 @@
 //! and      = negated { [ "AND" ] negated }
 //! negated  = { "NOT" | "-" } ( "(" query ")" | clause | text )
 //! clause   = field ( "=" | "!=" | "<>" | "<" | "<=" | ">" | ">=" ) value
+//!          | field "~" expression
 //!          | field ":" ( [ op ] value | range | "*" | "(" value { [ "OR" ] value } ")" )
 //!          | field [ "NOT" ] "LIKE" value
 //!          | field [ "NOT" ] "IN" ( "(" | "[" ) value { [ "," ] value } ( ")" | "]" )
@@ -24,7 +25,7 @@ mod write;
 
 pub use self::write::write;
 
-use percale_core::query::{Builtin, Comparison, Condition, Field, Literal, Test};
+use percale_core::query::{Builtin, Comparison, Condition, Field, Literal, Test, TextPattern};
 use percale_core::{AttributeName, Timestamp};
 use winnow::Parser;
 use winnow::ascii::Caseless;
@@ -295,6 +296,11 @@ impl<'a> Reader<'a> {
             let test = Test::Compare(comparison, self.value()?);
             return Ok(Some(negate(is_negated, field.is(test))));
         }
+        if self.symbol("~") {
+            let field = field(start, &name, is_attribute)?;
+            self.space();
+            return Ok(Some(field.is(self.regex()?)));
+        }
         self.rest = at_operator;
         let is_negated = self.spaced_keyword("NOT");
         let Some(tests) = self.behind_keyword()? else {
@@ -380,6 +386,9 @@ impl<'a> Reader<'a> {
             let test = Test::Compare(comparison, self.value()?);
             return Ok(negate(is_negated, field.is(test)));
         }
+        if self.symbol("~") {
+            return Ok(field.is(self.regex()?));
+        }
         if self.symbol("(") {
             return Ok(any(&field, self.list(")", has)?));
         }
@@ -458,6 +467,26 @@ impl<'a> Reader<'a> {
         match self.bare_value() {
             "" => fault(start, "a value is expected"),
             word => Ok(self.literal(word)),
+        }
+    }
+
+    /// Reads a regular expression; one with spaces, parentheses, brackets or commas stands in quotes.
+    fn regex(&mut self) -> Outcome<Test> {
+        let start = self.rest;
+        let written = match self.quoted()? {
+            Some(text) => text,
+            None => self.bare_value().to_owned(),
+        };
+        if written.is_empty() {
+            return fault(start, "a regular expression is expected, such as title~\"^sea (ice|surface)\"");
+        }
+        let is_cut = self.rest.starts_with(['(', '[', ']', '{', '}', ',']);
+        match TextPattern::parse(&written) {
+            _ if is_cut => {
+                fault(start, "a regular expression with parentheses, brackets or commas stands in quotes")
+            }
+            Ok(pattern) => Ok(Test::Regex(pattern)),
+            Err(error) => fault(start, error.to_string()),
         }
     }
 

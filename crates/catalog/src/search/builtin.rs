@@ -58,6 +58,7 @@ impl Builder<'_> {
             }
             Test::Has(value) => Ok(format!("{column} = {}", self.param(value.text.to_lowercase()))),
             Test::Matches(pattern) => Ok(format!("{column} LIKE {} ESCAPE '\\'", self.param(like(pattern)))),
+            Test::Regex(pattern) => Ok(self.regex(column, pattern)),
             Test::Between(low, high) => {
                 let text = |value: &Option<Literal>| value.as_ref().map(|value| value.text.to_lowercase());
                 Ok(self.range(column, text(low), text(high)))
@@ -99,7 +100,7 @@ impl Builder<'_> {
                 let high = high.as_ref().map(number).transpose()?.map(|number| number.floor() as i64);
                 Ok(self.range(column, low, high))
             }
-            Test::Matches(_) => Err(Error::invalid(hint)),
+            Test::Matches(_) | Test::Regex(_) => Err(Error::invalid(hint)),
         }
     }
 
@@ -122,7 +123,7 @@ impl Builder<'_> {
                 let last = high.as_ref().map(span).transpose()?.map(|span| span.1 - 1);
                 Ok(self.range(column, first, last))
             }
-            Test::Matches(_) => Err(Error::invalid(hint.clone())),
+            Test::Matches(_) | Test::Regex(_) => Err(Error::invalid(hint.clone())),
         }
     }
 

@@ -41,9 +41,11 @@ fn ordered<'c>(condition: &'c Condition, found: &mut Vec<(&'c AttributeName, boo
         Condition::Not(part) => ordered(part, found),
         Condition::Is(Field::Attribute(name), test) => {
             let is_text = match test {
-                Test::Compare(Comparison::Equal, _) | Test::Has(_) | Test::Matches(_) | Test::Exists => {
-                    return;
-                }
+                Test::Compare(Comparison::Equal, _)
+                | Test::Has(_)
+                | Test::Matches(_)
+                | Test::Regex(_)
+                | Test::Exists => return,
                 Test::Compare(_, value) => value.is_text_alone(),
                 Test::Between(low, high) => [low, high].into_iter().flatten().all(Literal::is_text_alone),
             };

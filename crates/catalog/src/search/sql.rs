@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use globset::{GlobBuilder, GlobMatcher};
 use percale_core::ObjectPath;
 use percale_core::path::SpaceName;
-use percale_core::query::{Builtin, Comparison, Condition, Field, Literal, Test};
+use percale_core::query::{Builtin, Comparison, Condition, Field, Literal, Test, TextPattern};
 
 use super::micros;
 use super::texts::Texts;
@@ -32,6 +32,7 @@ enum Paths {
     Within(ObjectPath),
     Equal(String),
     Matching(GlobMatcher),
+    Having(TextPattern),
 }
 
 impl Paths {
@@ -39,7 +40,7 @@ impl Paths {
     fn have_all_below(&self, root: &ObjectPath) -> bool {
         match self {
             Self::Within(top) => root.is_within(top),
-            Self::Equal(_) => false,
+            Self::Equal(_) | Self::Having(_) => false,
             Self::Matching(pattern) => {
                 let top = pattern.glob().glob().strip_suffix("/**");
                 top.is_some_and(|top| top.is_empty() || top == root.as_str())
@@ -52,6 +53,7 @@ impl Paths {
         match self {
             Self::Within(top) => top.as_str(),
             Self::Equal(text) => text,
+            Self::Having(_) => "",
             Self::Matching(pattern) => {
                 let pattern = pattern.glob().glob();
                 let end = pattern.find(['*', '?', '[', '{', '\\']).unwrap_or(pattern.len());
@@ -73,7 +75,7 @@ impl Filters {
             Condition::Is(Field::Attribute(_), Test::Compare(Comparison::Equal, _)) => Some(0),
             Condition::Is(Field::Attribute(_), Test::Compare(..) | Test::Between(..)) => Some(1),
             // Words inside a text, which are looked for in all texts.
-            Condition::Is(Field::Attribute(_), Test::Matches(_) | Test::Has(_)) => Some(2),
+            Condition::Is(Field::Attribute(_), Test::Matches(_) | Test::Regex(_) | Test::Has(_)) => Some(2),
             _ => None,
         };
         let mut drivers: Vec<(usize, usize)> =
@@ -149,6 +151,7 @@ impl Filters {
                 Paths::Within(top) => path.is_within(top),
                 Paths::Equal(text) => path.as_str() == text,
                 Paths::Matching(pattern) => pattern.is_match(path.as_str()),
+                Paths::Having(pattern) => pattern.is_in(&path.as_str().to_lowercase()),
             };
             is_so != filter.is_negated
         })
@@ -184,6 +187,7 @@ fn paths(test: &Test) -> Result<Paths> {
             Ok(Paths::Within(ObjectPath::parse(&value.text).map_err(|error| wrong().with_source(error))?))
         }
         Test::Compare(Comparison::Equal, value) => Ok(Paths::Equal(value.text.clone())),
+        Test::Regex(pattern) => Ok(Paths::Having(pattern.clone())),
         Test::Matches(pattern) => {
             let glob = GlobBuilder::new(pattern).literal_separator(true).backslash_escape(true).build();
             Ok(Paths::Matching(glob.map_err(|error| wrong().with_source(error))?.compile_matcher()))
@@ -239,10 +243,13 @@ const PAIR: [(&str, &str); 2] = [
     ("json_extract(u.value, '$[1]')", "(CAST(u.value AS json) ->> 1)"),
 ];
 
+/// The operator that finds a regular expression in a text, in the words of SQLite.
+const REGEX: &str = " REGEXP ";
+
 /// Makes a statement for both engines of one in the words of SQLite.
 pub(super) fn both(text: String) -> Sql {
     let hints = [BY_NUMBER, BY_WORD, BY_ENTRY].map(|hint| (hint, ""));
-    let words = hints.into_iter().chain(LIST).chain(PAIR);
+    let words = hints.into_iter().chain(LIST).chain(PAIR).chain([(REGEX, " ~ ")]);
     let postgres = words.fold(text.clone(), |text, (here, there)| text.replace(here, there));
     Sql { sqlite: Cow::Owned(text), postgres: Cow::Owned(postgres) }
 }
@@ -473,7 +480,7 @@ impl<'b> Builder<'b> {
     /// or match the pattern, where they are known.
     fn ways(&mut self, test: &Test, texts: Option<Vec<String>>) -> Vec<Way> {
         match test {
-            Test::Has(_) | Test::Matches(_) if let Some(texts) = texts => {
+            Test::Has(_) | Test::Matches(_) | Test::Regex(_) if let Some(texts) = texts => {
                 let mut ways = match test {
                     Test::Has(value) => self.compared_but_text(Comparison::Equal, value),
                     _ => Vec::new(),
@@ -514,7 +521,16 @@ impl<'b> Builder<'b> {
                 conditions.push(format!("a.word LIKE {pattern} ESCAPE '\\'"));
                 vec![Way { index: BY_WORD, is_so: joined(&conditions, " AND ", TRUE) }]
             }
+            Test::Regex(pattern) => {
+                let is_so = self.regex("a.word", pattern);
+                vec![Way { index: BY_WORD, is_so }]
+            }
         }
+    }
+
+    /// Looks for an expression in a column.
+    pub(super) fn regex(&mut self, column: &str, pattern: &TextPattern) -> String {
+        format!("{column}{REGEX}{}", self.param(pattern.common()))
     }
 
     /// Everything that begins so: no character is behind the last one.

@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 
 use percale_core::attribute::AttributeName;
+use percale_core::query::pattern::compile;
 use percale_core::query::{Condition, Field, Test};
 
 use super::sql::{Filters, escaped, like};
 use crate::engine::Tx;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::rows::attribute::fold;
 use crate::rows::word::{self, NamedWord};
 
@@ -23,6 +24,8 @@ enum Wanted {
     Word(AttributeName, String),
     /// A pattern that they match.
     Pattern(AttributeName, String),
+    /// A regular expression that is found in them, in the common form, with what they must have.
+    Regex(AttributeName, String, Vec<String>),
 }
 
 impl Wanted {
@@ -30,6 +33,10 @@ impl Wanted {
         match test {
             Test::Has(value) => Some(Self::Word(name.clone(), fold(&value.text))),
             Test::Matches(pattern) => Some(Self::Pattern(name.clone(), pattern.to_lowercase())),
+            Test::Regex(pattern) => {
+                let pieces = pattern.pieces().iter().map(|piece| fold(piece)).collect();
+                Some(Self::Regex(name.clone(), pattern.common().to_owned(), pieces))
+            }
             Test::Exists | Test::Compare(..) | Test::Between(..) => None,
         }
     }
@@ -48,6 +55,16 @@ impl Wanted {
             Self::Pattern(name, pattern) => {
                 let between: Vec<&str> = pattern.split(['*', '?']).collect();
                 word::like(tx, sp, Some(name), (&like(pattern), &between), MOST).await
+            }
+            Self::Regex(name, pattern, pieces) => {
+                let pieces: Vec<&str> = pieces.iter().map(String::as_str).collect();
+                let escaped: String = pieces.iter().map(|piece| format!("{}%", escaped(piece))).collect();
+                let found = word::like(tx, sp, Some(name), (&format!("%{escaped}"), &pieces), MOST).await?;
+                let regex = compile(pattern).map_err(|error| Error::invalid(error.to_string()))?;
+                Ok(found.map(|mut found| {
+                    found.retain(|(_, text)| regex.is_match(text));
+                    found
+                }))
             }
         }
     }

@@ -4,7 +4,7 @@ use percale_catalog::*;
 use percale_core::access::{Caller, Permission};
 use percale_core::attribute::{Float, MAX_ATTRIBUTE_TEXT};
 use percale_core::digest::{Algorithm, Digest};
-use percale_core::query::{Builtin, Comparison, Condition, Field, Literal, Test};
+use percale_core::query::{Builtin, Comparison, Condition, Field, Literal, Test, TextPattern};
 use percale_core::state::ReplicaState;
 use percale_core::tree::RootHash;
 use percale_core::{AttributeValue, ByteCount, Timestamp};
@@ -61,6 +61,10 @@ pub async fn search_as(
     }
 }
 
+fn regex(written: &str) -> Test {
+    Test::Regex(TextPattern::parse(written).unwrap())
+}
+
 pub async fn search(site: &Site, condition: Condition) -> Vec<String> {
     search_as(site, &site.admin, condition, 100).await.unwrap()
 }
@@ -106,6 +110,18 @@ async fn tests_of_attributes_hold_by_type(site: Site) {
         (is("v", Test::Matches("5??".into())), &["word"]),
         (is("v", Test::Matches("50%_\\".into())), &["percent"]),
         (is("v", Test::Matches("50_".into())), &[]),
+        (is("v", regex("^Sea.*(temp|salin)")), &["words"]),
+        (is("v", regex(r"^\d{2,}(%_\\|$)")), &["percent", "word"]),
+        (is("v", regex(r"\w+ \w+e")), &["words"]),
+        (is("v", regex("t.*S")), &[]),
+        (
+            Condition::Any(vec![is("v", regex("^5")), is("v", regex("[^a-j0-9]$"))]),
+            &["percent", "word", "words"],
+        ),
+        (
+            Condition::All(vec![not(is("v", regex("."))), is("v", Test::Exists)]),
+            &["both", "float", "infinite", "int", "nan", "negative", "time", "yes"],
+        ),
         (is("v", Test::Compare(Comparison::More, Literal::text("s"))), &["words"]),
         (compare("v", Comparison::AtLeast, "2024-06-01T00:00:00Z"), &["time"]),
         (compare("v", Comparison::More, "2024-06-01T00:00:00Z"), &[]),
@@ -270,6 +286,8 @@ async fn what_is_known_of_every_entry_is_searched_by(site: Site) {
     let cases: Vec<(Condition, &[&str])> = vec![
         (builtin(Builtin::Name, has("A.nc")), &["/lab/run/a.NC"]),
         (builtin(Builtin::Name, Test::Matches("B.*".into())), &["/lab/other/b.txt", "/lab/run/b.nc"]),
+        (builtin(Builtin::Name, regex(r"^B\.[tn]")), &["/lab/other/b.txt", "/lab/run/b.nc"]),
+        (builtin(Builtin::Path, regex("/RUN/b")), &["/lab/run/b.nc"]),
         (builtin(Builtin::Ext, has("nc")), &["/lab/run/a.NC", "/lab/run/b.nc"]),
         (builtin(Builtin::Type, has("collection")), &["/lab/other", "/lab/run"]),
         (

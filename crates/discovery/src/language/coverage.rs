@@ -80,7 +80,7 @@ pub(super) fn during(test: Test) -> Option<Condition> {
             let ends = low.map(|low| is(END, Test::Compare(Comparison::AtLeast, low)));
             Some(Condition::All([ends, begins].into_iter().flatten().collect::<Option<_>>()?))
         }
-        Test::Matches(_) | Test::Exists => is(START, test),
+        Test::Matches(_) | Test::Regex(_) | Test::Exists => is(START, test),
     }
 }
 

@@ -30,6 +30,7 @@ fn show(condition: &Condition) -> String {
                 Test::Between(low, high) => format!("{field}:{}..{}", bound(low), bound(high)),
                 Test::Has(value) => format!("{field}:{}", value.text),
                 Test::Matches(pattern) => format!("{field}~{pattern}"),
+                Test::Regex(pattern) => format!("{field}=~{}", pattern.as_str()),
                 Test::Exists => format!("{field}:*"),
             }
         }
@@ -44,6 +45,7 @@ fn what_is_written_is_read_as_the_same() {
         "a=1 b!='1' c>2024-06 d<=true OR (e:x* -f:* NOT g LIKE '%a b_')",
         "level:500..850 level:..3 level:[* TO 7] size:>10MB `odd name:x`:1..",
         r#""a ""b"" c" word title:"two words" v:"a..b" n IN (1, 'two', three)"#,
+        r#"title~"^sea (ice|""surface"")" NOT name~^b$ b:~c.d e ~ 'f'"#,
         "bbox:(170,-10,-170,10) near:(11.6,48.1,50km) time:2019-06..2019-08 time>2019",
         "path:/climate/** name:*.nc ext:nc (a:1 (b:2 OR c:3)) -(d:4 e:5)",
         "@time:* @-x:1 hash:sha256:9f86d0* location like '%Pacific%' a IS NULL b IS NOT NULL",
@@ -123,6 +125,8 @@ fn operators_bind_as_people_expect() {
             "(@coverage.south<=10 & @coverage.north>=-10 & ((@coverage.west<=190 & @coverage.east>=170) \
              | @coverage.east>=530 | @coverage.west<=-170))",
         ),
+        (r#"title ~ "^a (b|c)$" x:~d"#, "(@title=~^a (b|c)$ & @x=~d)"),
+        ("-name~^b", "!name=~^b"),
         ("notes", "'notes'"),
         ("order by", "('order' & 'by')"),
         ("inland", "'inland'"),

@@ -49,6 +49,7 @@ fn clause(field: &str, test: &Test) -> String {
             let like = pattern.replace('*', "%").replace('?', "_");
             format!("{field} LIKE {}", quoted(&like))
         }
+        Test::Regex(pattern) => format!("{field} ~ {}", quoted(pattern.as_str())),
         Test::Exists => format!("{field}:*"),
     }
 }

@@ -9,6 +9,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use percale_core::Timestamp;
+use percale_core::query::pattern;
+use rusqlite::functions::FunctionFlags;
 use rusqlite::types::{ToSqlOutput, ValueRef};
 use rusqlite::{CachedStatement, Connection, OpenFlags, ToSql, params_from_iter};
 
@@ -250,6 +252,7 @@ pub(super) fn open_writer(path: &Path) -> Result<(SqliteTx, u32)> {
         // 16 MiB of log between checkpoints, so that a hot page is written back once and not for each commit.
         connection.pragma_update(None, "wal_autocheckpoint", 4000)?;
         connection.pragma_update(None, "journal_size_limit", 67_108_864)?;
+        lend_regex(&connection)?;
         Ok(connection)
     };
     let mut connection = open().map_err(|error| convert(&format!("open {shown}"), error))?;
@@ -288,10 +291,23 @@ pub(super) fn open_reader(path: &Path) -> Result<SqliteTx> {
         connection.busy_timeout(BUSY_TIMEOUT)?;
         connection.pragma_update(None, "cache_size", -READER_CACHE_KIB)?;
         connection.pragma_update(None, "temp_store", "MEMORY")?;
+        lend_regex(&connection)?;
         Ok(connection)
     };
     let connection = open().map_err(|error| convert(&format!("open {}", path.display()), error))?;
     Ok(SqliteTx::new(connection))
+}
+
+/// Lends SQLite the function behind its operator REGEXP, which it calls with the expression first. An expression is compiled once for a
+/// statement.
+fn lend_regex(connection: &Connection) -> rusqlite::Result<()> {
+    let flags = FunctionFlags::SQLITE_UTF8 | FunctionFlags::SQLITE_DETERMINISTIC;
+    connection.create_scalar_function("regexp", 2, flags, |context| {
+        type Failed = Box<dyn std::error::Error + Send + Sync>;
+        let regex =
+            context.get_or_create_aux(0, |common| Ok::<_, Failed>(pattern::compile(common.as_str()?)?))?;
+        Ok(context.get_raw(1).as_str_or_null()?.map(|text| regex.is_match(text)))
+    })
 }
 
 fn convert(statement: &str, error: rusqlite::Error) -> Error {

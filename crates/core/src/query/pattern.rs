@@ -1,0 +1,335 @@
+//! Regular expressions that texts are searched by.
+//!
+//! SQLite has none of its own and is lent those of the `regex` crate; PostgreSQL has others. So that a query means the same on both, an
+//! expression is parsed here and written again in what the two have in common: character escapes, classes, groups, repetitions
+//! and the two anchors (<https://www.postgresql.org/docs/current/functions-matching.html#POSIX-SYNTAX-DETAILS>,
+//! <https://docs.rs/regex/latest/regex/#syntax>). None of it needs backtracking, so that no expression takes longer than in proportion to
+//! the text.
+
+use std::fmt::{self, Write as _};
+
+use regex::{Regex, RegexBuilder};
+use regex_syntax::ParserBuilder;
+use regex_syntax::hir::{Class, ClassUnicode, Hir, HirKind, Look};
+
+/// Longest expression, in bytes.
+const MAX_WRITTEN: usize = 1000;
+/// How deep groups may be nested.
+const MAX_DEPTH: u32 = 50;
+/// Longest expression in the common form, in bytes: a class such as `\w` is 700 ranges, 15 kB.
+const MAX_COMMON: usize = 256 << 10;
+/// Most memory that a compiled expression takes.
+const MAX_COMPILED: usize = 1 << 20;
+/// Most repetitions that PostgreSQL counts: DUPMAX in its `regex/regex.h`.
+const MAX_REPEATED: u32 = 255;
+
+/// A regular expression, looked for anywhere in a text and in any case: it is matched with texts that are in small letters.
+#[derive(Clone)]
+pub struct TextPattern {
+    written: String,
+    common: String,
+    pieces: Vec<String>,
+    regex: Regex,
+}
+
+impl fmt::Debug for TextPattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "/{}/", self.written)
+    }
+}
+
+impl PartialEq for TextPattern {
+    fn eq(&self, other: &Self) -> bool {
+        self.written == other.written
+    }
+}
+
+/// Says why an expression is none that texts can be searched by.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct PatternError(String);
+
+type Outcome<T> = Result<T, PatternError>;
+
+fn wrong<T>(message: impl Into<String>) -> Outcome<T> {
+    Err(PatternError(message.into()))
+}
+
+impl TextPattern {
+    /// Reads an expression in the syntax of the `regex` crate, which is that of RE2 but for word boundaries and lines.
+    ///
+    /// # Errors
+    /// Says what is wrong, what is not supported, or which bound it goes over.
+    pub fn parse(written: &str) -> Outcome<Self> {
+        if written.len() > MAX_WRITTEN {
+            return wrong(format!(
+                "a regular expression has at most {MAX_WRITTEN} bytes, not {}",
+                written.len()
+            ));
+        }
+        let parsed = ParserBuilder::new().nest_limit(MAX_DEPTH).build().parse(written);
+        let hir = parsed
+            .or_else(|error| wrong(format!("the regular expression cannot be read: {}", reason(&error))))?;
+        let mut common = String::new();
+        write(&mut common, &hir)?;
+        if common.len() > MAX_COMMON {
+            return wrong("the regular expression has too many classes of characters");
+        }
+        let regex = compile(&common)?;
+        let mut pieces = vec![String::new()];
+        gather(&hir, &mut pieces);
+        pieces.retain(|piece| !piece.is_empty());
+        Ok(Self { written: written.to_owned(), common, pieces, regex })
+    }
+
+    /// Returns it as it was written.
+    pub fn as_str(&self) -> &str {
+        &self.written
+    }
+
+    /// Returns it such that it means the same to PostgreSQL and to [`compile`].
+    pub fn common(&self) -> &str {
+        &self.common
+    }
+
+    /// Returns what every text has that it matches, in this order.
+    pub fn pieces(&self) -> &[String] {
+        &self.pieces
+    }
+
+    /// Tells whether it is found in a text that is in small letters.
+    pub fn is_in(&self, text: &str) -> bool {
+        self.regex.is_match(text)
+    }
+}
+
+/// Compiles an expression in the common form.
+///
+/// # Errors
+/// If it takes too much memory.
+pub fn compile(common: &str) -> Outcome<Regex> {
+    let built = RegexBuilder::new(common).size_limit(MAX_COMPILED).dfa_size_limit(MAX_COMPILED).build();
+    built.or_else(|error| match error {
+        regex::Error::CompiledTooBig(_) => {
+            wrong("the regular expression repeats too much, or has too many classes of characters")
+        }
+        other => wrong(format!("the regular expression cannot be read: {other}")),
+    })
+}
+
+/// What is wrong, without the picture of the expression that comes with it.
+fn reason(error: &regex_syntax::Error) -> String {
+    match error {
+        regex_syntax::Error::Parse(error) => error.kind().to_string(),
+        regex_syntax::Error::Translate(error) => error.kind().to_string(),
+        other => other.to_string(),
+    }
+}
+
+fn write(common: &mut String, hir: &Hir) -> Outcome<()> {
+    match hir.kind() {
+        HirKind::Empty => common.push_str("(?:)"),
+        HirKind::Literal(literal) => small(&literal.0)?.chars().for_each(|char| write_char(common, char)),
+        HirKind::Class(Class::Unicode(class)) => write_class(common, class),
+        HirKind::Class(Class::Bytes(class)) => match class.to_unicode_class() {
+            Some(class) => write_class(common, &class),
+            None => return wrong("texts have characters, and not single bytes"),
+        },
+        HirKind::Look(Look::Start) => common.push('^'),
+        HirKind::Look(Look::End) => common.push('$'),
+        HirKind::Look(Look::StartLF | Look::EndLF | Look::StartCRLF | Look::EndCRLF) => {
+            return wrong("^ and $ are the ends of the whole text: (?m) is not supported");
+        }
+        HirKind::Look(_) => {
+            return wrong(
+                "the ends of words, \\b, are not supported; write (^| ) and ( |$), or use ':' to look for a word",
+            );
+        }
+        HirKind::Repetition(repetition) => {
+            group(common, &repetition.sub)?;
+            match (repetition.min, repetition.max) {
+                (0, None) => common.push('*'),
+                (1, None) => common.push('+'),
+                (0, Some(1)) => common.push('?'),
+                (min, max) if min.max(max.unwrap_or(0)) > MAX_REPEATED => {
+                    return wrong(format!(
+                        "a regular expression repeats something at most {MAX_REPEATED} times"
+                    ));
+                }
+                (min, None) => common.push_str(&format!("{{{min},}}")),
+                (min, Some(max)) => common.push_str(&format!("{{{min},{max}}}")),
+            }
+        }
+        HirKind::Capture(capture) => group(common, &capture.sub)?,
+        HirKind::Concat(parts) => {
+            for part in parts {
+                match part.kind() {
+                    HirKind::Alternation(_) => group(common, part)?,
+                    _ => write(common, part)?,
+                }
+            }
+        }
+        HirKind::Alternation(parts) => {
+            for (at, part) in parts.iter().enumerate() {
+                if at > 0 {
+                    common.push('|');
+                }
+                write(common, part)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn group(common: &mut String, hir: &Hir) -> Outcome<()> {
+    common.push_str("(?:");
+    write(common, hir)?;
+    common.push(')');
+    Ok(())
+}
+
+/// Returns a literal in small letters.
+fn small(literal: &[u8]) -> Outcome<String> {
+    match std::str::from_utf8(literal) {
+        Ok(text) if !text.contains('\0') => Ok(text.to_lowercase()),
+        Ok(_) => wrong("texts have no zero byte"),
+        Err(_) => wrong("texts have characters, and not single bytes"),
+    }
+}
+
+fn write_char(common: &mut String, char: char) {
+    match char {
+        char if char.is_ascii_alphanumeric() => common.push(char),
+        char => write_escape(common, char),
+    }
+}
+
+fn write_escape(common: &mut String, char: char) {
+    let code = u32::from(char);
+    // Writing to a text cannot fail.
+    let _ = if code <= 0xffff { write!(common, "\\u{code:04x}") } else { write!(common, "\\U{code:08x}") };
+}
+
+/// Writes a class with the small letters of those that it has; PostgreSQL's texts have no zero character.
+fn write_class(common: &mut String, class: &ClassUnicode) {
+    let mut class = class.clone();
+    // It cannot fail: the tables for it are built in.
+    let _ = class.try_case_fold_simple();
+    let ranges = class.iter().filter(|range| range.end() > '\0');
+    let before = common.len();
+    common.push('[');
+    for range in ranges {
+        let start = range.start().max('\u{1}');
+        write_escape(common, start);
+        if start < range.end() {
+            common.push('-');
+            write_escape(common, range.end());
+        }
+    }
+    if common.len() == before + 1 {
+        // No character is none of all.
+        common.push_str("^\\u0001-\\U0010ffff");
+    }
+    common.push(']');
+}
+
+/// Gathers what a text must have. What comes behind something that is not the same in every text begins a new piece.
+fn gather(hir: &Hir, pieces: &mut Vec<String>) {
+    match hir.kind() {
+        HirKind::Literal(literal) => {
+            if let (Some(last), Ok(text)) = (pieces.last_mut(), small(&literal.0)) {
+                last.push_str(&text);
+            }
+        }
+        HirKind::Capture(capture) => gather(&capture.sub, pieces),
+        HirKind::Concat(parts) => parts.iter().for_each(|part| gather(part, pieces)),
+        HirKind::Empty | HirKind::Look(_) => {}
+        HirKind::Repetition(repetition) if repetition.min > 0 => {
+            pieces.push(String::new());
+            gather(&repetition.sub, pieces);
+            pieces.push(String::new());
+        }
+        HirKind::Repetition(_) | HirKind::Class(_) | HirKind::Alternation(_) => pieces.push(String::new()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pattern(written: &str) -> TextPattern {
+        TextPattern::parse(written).unwrap()
+    }
+
+    #[test]
+    fn expressions_are_found_in_texts() {
+        let found = [
+            ("MODIS", "terra modis l2"),
+            ("^s(ea|ky).*temp", "sea surface temperature"),
+            (r"v\d+\.\d+$", "release v2.10"),
+            ("[A-C]x", "bx"),
+            ("größe|weight", "größe"),
+            ("^$", ""),
+            ("a{2,3}b", "xaaab"),
+            (r"\w+@\w+\.org", "write to ada@example.org"),
+            ("(a|)b", "b"),
+            ("(?i)Ä", "ä"),
+            (r"[^\x00-\x{10ffff}]|x", "x"),
+            ("日.*🌊", "日本 🌊"),
+        ];
+        for (written, text) in found {
+            assert!(pattern(written).is_in(text), "{written} in {text}");
+        }
+        for (written, text) in
+            [("^ea", "sea"), ("a.c", "ac"), ("a.c", "a\nc"), (r"\d", "one"), ("[a&&b]", "ab"), ("x{3}", "xx")]
+        {
+            assert!(!pattern(written).is_in(text), "{written} in {text}");
+        }
+    }
+
+    #[test]
+    fn the_common_form_has_what_both_databases_know() {
+        assert_eq!(
+            pattern("^Sea.?(ice|_)$").common(),
+            r"^sea(?:[\u0001-\u0009\u000b-\U0010ffff])?(?:ice|\u005f)$"
+        );
+        assert_eq!(pattern("(ab){2,}|c").common(), r"(?:(?:ab)){2,}|c");
+        assert_eq!(pattern(r"\[b\]é$").common(), r"\u005bb\u005d\u00e9$");
+    }
+
+    #[test]
+    fn what_a_text_must_have_is_known() {
+        let pieces = [
+            ("Sea.*temp", vec!["sea", "temp"]),
+            ("(sea) surface", vec!["sea surface"]),
+            ("a(b|c)d(ef)+g?h", vec!["a", "d", "ef", "h"]),
+            ("x*|y", vec![]),
+            ("^one$", vec!["one"]),
+        ];
+        for (written, must) in pieces {
+            assert_eq!(pattern(written).pieces(), must, "{written}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_supported_is_said() {
+        let refused = [
+            ("(", "unclosed group"),
+            (r"\bsea", "use ':'"),
+            ("(?m)^x", "(?m)"),
+            ("(?-u:\\xff)", "UTF-8"),
+            ("a{256}", "255 times"),
+            ("(?:a{200}){200}", "repeats too much"),
+            (&"x".repeat(1001), "1000 bytes"),
+            (r"a\x00", "zero byte"),
+            (&r"\w".repeat(40), "classes"),
+            (r"(a)\1", "backreferences"),
+            ("(?=a)", "look-around"),
+            (&"(".repeat(60), "cannot be read"),
+        ];
+        for (written, why) in refused {
+            let error = TextPattern::parse(written).unwrap_err().to_string();
+            assert!(error.contains(why), "{written}: {error}");
+        }
+    }
+}
