@@ -392,9 +392,12 @@ impl Filesystem for Fs {
         };
         let parent = parent.0;
         let mode = FileMode::of(mode & !umask);
+        let attempt = move |shared: &Shared, name: &str, reply: &ReplyCreate| {
+            shared.create_now((parent, name), (mode, flags), &|file| reply.open_backing(file))
+        };
         let is_ready = self.shared.state().names.collection(parent).is_some_and(|parent| parent.is_listed);
         if is_ready && !self.shared.changes.is_full() {
-            match self.shared.create_now((parent, name), (mode, flags), &|file| reply.open_backing(file)) {
+            match attempt(&self.shared, name, &reply) {
                 Ok(made) => return answer_create(reply, Ok(made)),
                 Err(Obstacle::No(errno)) => return reply.error(errno),
                 Err(_) => {}
@@ -402,22 +405,7 @@ impl Filesystem for Fs {
         }
         let name = name.to_owned();
         self.beside(async move |shared| {
-            let made = async {
-                shared.changes.room().await;
-                shared.know(parent, &name).await?;
-                loop {
-                    match shared.create_now((parent, &name), (mode, flags), &|file| reply.open_backing(file))
-                    {
-                        Ok(made) => return Ok(made),
-                        Err(Obstacle::No(errno)) => return Err(errno),
-                        Err(obstacle) => {
-                            let node = shared.state().names.child(parent, &name).ok_or(Errno::ESTALE)?;
-                            shared.clear(node, obstacle).await?;
-                        }
-                    }
-                }
-            };
-            let made = made.await;
+            let made = shared.insist_on_name((parent, &name), |shared| attempt(shared, &name, &reply)).await;
             answer_create(reply, made);
         });
     }

@@ -136,6 +136,26 @@ impl Shared {
         }
     }
 
+    /// Makes or opens what has a name, likewise.
+    pub async fn insist_on_name<T>(
+        self: &Arc<Self>,
+        (parent, name): (NodeId, &str),
+        mut attempt: impl FnMut(&Self) -> Result<T, Obstacle>,
+    ) -> Result<T, Errno> {
+        self.changes.room().await;
+        self.know(parent, name).await?;
+        loop {
+            match attempt(self) {
+                Ok(done) => return Ok(done),
+                Err(Obstacle::No(errno)) => return Err(errno),
+                Err(obstacle) => {
+                    let node = self.state().names.child(parent, name).ok_or(Errno::ESTALE)?;
+                    self.clear(node, obstacle).await?;
+                }
+            }
+        }
+    }
+
     /// Opens a directory: what is in it now, and what the kernel may keep of that.
     pub async fn directory(&self, node: NodeId) -> Result<(Arc<[Listed]>, Keep), Errno> {
         self.list(node).await?;

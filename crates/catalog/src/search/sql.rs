@@ -530,7 +530,7 @@ impl<'b> Builder<'b> {
 
     /// Looks for an expression in a column.
     pub(super) fn regex(&mut self, column: &str, pattern: &TextPattern) -> String {
-        format!("{column}{REGEX}{}", self.param(pattern.common()))
+        format!("{column}{REGEX}{}", self.param(pattern.portable()))
     }
 
     /// Everything that begins so: no character is behind the last one.

@@ -1,14 +1,11 @@
 //! Which texts tests lead to. They are looked up once, and entries are found by these texts, which are in an index as a whole.
 
-use std::collections::BTreeMap;
-
 use percale_core::attribute::AttributeName;
-use percale_core::query::pattern::compile;
-use percale_core::query::{Condition, Field, Test};
+use percale_core::query::{Condition, Field, Test, TextPattern};
 
 use super::sql::{Filters, escaped, like};
 use crate::engine::Tx;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::rows::attribute::fold;
 use crate::rows::word::{self, NamedWord};
 
@@ -16,7 +13,7 @@ use crate::rows::word::{self, NamedWord};
 const MOST: usize = 1000;
 
 /// What is looked for in texts.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, PartialEq)]
 enum Wanted {
     /// Anywhere in the texts of all attributes.
     Anywhere(String),
@@ -24,8 +21,8 @@ enum Wanted {
     Word(AttributeName, String),
     /// A pattern that they match.
     Pattern(AttributeName, String),
-    /// A regular expression that is found in them, in the common form, with what they must have.
-    Regex(AttributeName, String, Vec<String>),
+    /// A regular expression that is found in them.
+    Regex(AttributeName, TextPattern),
 }
 
 impl Wanted {
@@ -33,10 +30,7 @@ impl Wanted {
         match test {
             Test::Has(value) => Some(Self::Word(name.clone(), fold(&value.text))),
             Test::Matches(pattern) => Some(Self::Pattern(name.clone(), pattern.to_lowercase())),
-            Test::Regex(pattern) => {
-                let pieces = pattern.pieces().iter().map(|piece| fold(piece)).collect();
-                Some(Self::Regex(name.clone(), pattern.common().to_owned(), pieces))
-            }
+            Test::Regex(pattern) => Some(Self::Regex(name.clone(), pattern.clone())),
             Test::Exists | Test::Compare(..) | Test::Between(..) => None,
         }
     }
@@ -56,13 +50,12 @@ impl Wanted {
                 let between: Vec<&str> = pattern.split(['*', '?']).collect();
                 word::like(tx, sp, Some(name), (&like(pattern), &between), MOST).await
             }
-            Self::Regex(name, pattern, pieces) => {
-                let pieces: Vec<&str> = pieces.iter().map(String::as_str).collect();
-                let escaped: String = pieces.iter().map(|piece| format!("{}%", escaped(piece))).collect();
-                let found = word::like(tx, sp, Some(name), (&format!("%{escaped}"), &pieces), MOST).await?;
-                let regex = compile(pattern).map_err(|error| Error::invalid(error.to_string()))?;
+            Self::Regex(name, pattern) => {
+                let pieces: Vec<&str> = pattern.pieces().iter().map(String::as_str).collect();
+                let like: String = pieces.iter().map(|piece| format!("{}%", escaped(piece))).collect();
+                let found = word::like(tx, sp, Some(name), (&format!("%{like}"), &pieces), MOST).await?;
                 Ok(found.map(|mut found| {
-                    found.retain(|(_, text)| regex.is_match(text));
+                    found.retain(|(_, text)| pattern.is_in(text));
                     found
                 }))
             }
@@ -80,11 +73,11 @@ fn has_word(text: &str, word: &str) -> bool {
 
 /// The texts of a space that tests lead to, of those tests of which it is known.
 #[derive(Debug, Default)]
-pub(super) struct Texts(BTreeMap<Wanted, Vec<NamedWord>>);
+pub(super) struct Texts(Vec<(Wanted, Vec<NamedWord>)>);
 
 impl Texts {
     /// Where nothing is known.
-    pub const NONE: &Self = &Self(BTreeMap::new());
+    pub const NONE: &Self = &Self(Vec::new());
 
     /// Looks up the texts of the tests of attributes, and those of words in any of them if these are wanted: looking for a word that is in
     /// most texts takes longer than to find the first entries that have it.
@@ -95,10 +88,10 @@ impl Texts {
             Condition::Text(text) if also_anywhere => wanted.push(Wanted::Anywhere(text.to_lowercase())),
             _ => {}
         });
-        let mut found = BTreeMap::new();
+        let mut found = Vec::new();
         for one in wanted {
             if let Some(texts) = one.find(tx, sp).await? {
-                found.insert(one, texts);
+                found.push((one, texts));
             }
         }
         Ok(Self(found))
@@ -106,13 +99,17 @@ impl Texts {
 
     /// Returns those that a test of an attribute leads to.
     pub fn of_test(&self, name: &AttributeName, test: &Test) -> Option<Vec<String>> {
-        let found = self.0.get(&Wanted::of(name, test)?)?;
+        let found = self.of(&Wanted::of(name, test)?)?;
         Some(found.iter().map(|(_, text)| text.clone()).collect())
     }
 
     /// Returns those that have something anywhere.
     pub fn with(&self, text: &str) -> Option<&[NamedWord]> {
-        self.0.get(&Wanted::Anywhere(text.to_lowercase())).map(Vec::as_slice)
+        self.of(&Wanted::Anywhere(text.to_lowercase()))
+    }
+
+    fn of(&self, wanted: &Wanted) -> Option<&[NamedWord]> {
+        self.0.iter().find(|(one, _)| one == wanted).map(|(_, texts)| texts.as_slice())
     }
 }
 

@@ -113,9 +113,12 @@ async fn tests_of_attributes_hold_by_type(site: Site) {
         (is("v", regex("^Sea.*(temp|salin)")), &["words"]),
         (is("v", regex(r"^\d{2,}(%_\\|$)")), &["percent", "word"]),
         (is("v", regex(r"\w+ \w+e")), &["words"]),
+        (is("v", regex("(^|x)*(|zz)Surface (?:)")), &["words"]),
+        // All but the letters of a class, in any case, and as much as an expression may be.
+        (is("v", regex(r"^[^A-R](?:[a-z ]{200}){0,3}.*[^A-JL-Z]$")), &["percent", "word", "words"]),
         (is("v", regex("t.*S")), &[]),
         (
-            Condition::Any(vec![is("v", regex("^5")), is("v", regex("[^a-j0-9]$"))]),
+            Condition::Any(vec![is("v", regex("^5")), is("v", regex("[^A-J0-9]$"))]),
             &["percent", "word", "words"],
         ),
         (

@@ -10,14 +10,14 @@ use std::fmt::{self, Write as _};
 
 use regex::{Regex, RegexBuilder};
 use regex_syntax::ParserBuilder;
-use regex_syntax::hir::{Class, ClassUnicode, Hir, HirKind, Look};
+use regex_syntax::hir::{Class, ClassUnicode, ClassUnicodeRange, Hir, HirKind, Look};
 
 /// Longest expression, in bytes.
 const MAX_WRITTEN: usize = 1000;
 /// How deep groups may be nested.
 const MAX_DEPTH: u32 = 50;
-/// Longest expression in the common form, in bytes: a class such as `\w` is 700 ranges, 15 kB.
-const MAX_COMMON: usize = 256 << 10;
+/// Longest expression in the portable form, in bytes: a class such as `\w` is 700 ranges, 15 kB.
+const MAX_PORTABLE: usize = 256 << 10;
 /// Most memory that a compiled expression takes.
 const MAX_COMPILED: usize = 1 << 20;
 /// Most repetitions that PostgreSQL counts: DUPMAX in its `regex/regex.h`.
@@ -27,7 +27,7 @@ const MAX_REPEATED: u32 = 255;
 #[derive(Clone)]
 pub struct TextPattern {
     written: String,
-    common: String,
+    portable: String,
     pieces: Vec<String>,
     regex: Regex,
 }
@@ -67,19 +67,19 @@ impl TextPattern {
                 written.len()
             ));
         }
-        let parsed = ParserBuilder::new().nest_limit(MAX_DEPTH).build().parse(written);
+        let parsed = ParserBuilder::new().case_insensitive(true).nest_limit(MAX_DEPTH).build().parse(written);
         let hir = parsed
             .or_else(|error| wrong(format!("the regular expression cannot be read: {}", reason(&error))))?;
-        let mut common = String::new();
-        write(&mut common, &hir)?;
-        if common.len() > MAX_COMMON {
+        let mut portable = String::new();
+        write(&mut portable, &hir)?;
+        if portable.len() > MAX_PORTABLE {
             return wrong("the regular expression has too many classes of characters");
         }
-        let regex = compile(&common)?;
+        let regex = compile(&portable)?;
         let mut pieces = vec![String::new()];
         gather(&hir, &mut pieces);
         pieces.retain(|piece| !piece.is_empty());
-        Ok(Self { written: written.to_owned(), common, pieces, regex })
+        Ok(Self { written: written.to_owned(), portable, pieces, regex })
     }
 
     /// Returns it as it was written.
@@ -88,8 +88,8 @@ impl TextPattern {
     }
 
     /// Returns it such that it means the same to PostgreSQL and to [`compile`].
-    pub fn common(&self) -> &str {
-        &self.common
+    pub fn portable(&self) -> &str {
+        &self.portable
     }
 
     /// Returns what every text has that it matches, in this order.
@@ -103,12 +103,12 @@ impl TextPattern {
     }
 }
 
-/// Compiles an expression in the common form.
+/// Compiles an expression in the portable form.
 ///
 /// # Errors
 /// If it takes too much memory.
-pub fn compile(common: &str) -> Outcome<Regex> {
-    let built = RegexBuilder::new(common).size_limit(MAX_COMPILED).dfa_size_limit(MAX_COMPILED).build();
+pub fn compile(portable: &str) -> Outcome<Regex> {
+    let built = RegexBuilder::new(portable).size_limit(MAX_COMPILED).dfa_size_limit(MAX_COMPILED).build();
     built.or_else(|error| match error {
         regex::Error::CompiledTooBig(_) => {
             wrong("the regular expression repeats too much, or has too many classes of characters")
@@ -126,17 +126,17 @@ fn reason(error: &regex_syntax::Error) -> String {
     }
 }
 
-fn write(common: &mut String, hir: &Hir) -> Outcome<()> {
+fn write(portable: &mut String, hir: &Hir) -> Outcome<()> {
     match hir.kind() {
-        HirKind::Empty => common.push_str("(?:)"),
-        HirKind::Literal(literal) => small(&literal.0)?.chars().for_each(|char| write_char(common, char)),
-        HirKind::Class(Class::Unicode(class)) => write_class(common, class),
+        HirKind::Empty => portable.push_str("(?:)"),
+        HirKind::Literal(literal) => small(&literal.0)?.chars().for_each(|char| write_char(portable, char)),
+        HirKind::Class(Class::Unicode(class)) => write_class(portable, class),
         HirKind::Class(Class::Bytes(class)) => match class.to_unicode_class() {
-            Some(class) => write_class(common, &class),
+            Some(class) => write_class(portable, &class),
             None => return wrong("texts have characters, and not single bytes"),
         },
-        HirKind::Look(Look::Start) => common.push('^'),
-        HirKind::Look(Look::End) => common.push('$'),
+        HirKind::Look(Look::Start) => portable.push('^'),
+        HirKind::Look(Look::End) => portable.push('$'),
         HirKind::Look(Look::StartLF | Look::EndLF | Look::StartCRLF | Look::EndCRLF) => {
             return wrong("^ and $ are the ends of the whole text: (?m) is not supported");
         }
@@ -146,45 +146,45 @@ fn write(common: &mut String, hir: &Hir) -> Outcome<()> {
             );
         }
         HirKind::Repetition(repetition) => {
-            group(common, &repetition.sub)?;
+            group(portable, &repetition.sub)?;
             match (repetition.min, repetition.max) {
-                (0, None) => common.push('*'),
-                (1, None) => common.push('+'),
-                (0, Some(1)) => common.push('?'),
+                (0, None) => portable.push('*'),
+                (1, None) => portable.push('+'),
+                (0, Some(1)) => portable.push('?'),
                 (min, max) if min.max(max.unwrap_or(0)) > MAX_REPEATED => {
                     return wrong(format!(
                         "a regular expression repeats something at most {MAX_REPEATED} times"
                     ));
                 }
-                (min, None) => common.push_str(&format!("{{{min},}}")),
-                (min, Some(max)) => common.push_str(&format!("{{{min},{max}}}")),
+                (min, None) => portable.push_str(&format!("{{{min},}}")),
+                (min, Some(max)) => portable.push_str(&format!("{{{min},{max}}}")),
             }
         }
-        HirKind::Capture(capture) => group(common, &capture.sub)?,
+        HirKind::Capture(capture) => group(portable, &capture.sub)?,
         HirKind::Concat(parts) => {
             for part in parts {
                 match part.kind() {
-                    HirKind::Alternation(_) => group(common, part)?,
-                    _ => write(common, part)?,
+                    HirKind::Alternation(_) => group(portable, part)?,
+                    _ => write(portable, part)?,
                 }
             }
         }
         HirKind::Alternation(parts) => {
             for (at, part) in parts.iter().enumerate() {
                 if at > 0 {
-                    common.push('|');
+                    portable.push('|');
                 }
-                write(common, part)?;
+                write(portable, part)?;
             }
         }
     }
     Ok(())
 }
 
-fn group(common: &mut String, hir: &Hir) -> Outcome<()> {
-    common.push_str("(?:");
-    write(common, hir)?;
-    common.push(')');
+fn group(portable: &mut String, hir: &Hir) -> Outcome<()> {
+    portable.push_str("(?:");
+    write(portable, hir)?;
+    portable.push(')');
     Ok(())
 }
 
@@ -197,40 +197,60 @@ fn small(literal: &[u8]) -> Outcome<String> {
     }
 }
 
-fn write_char(common: &mut String, char: char) {
+/// Returns the small letters that are meant by a class that is a single letter in any case; nothing if it is another class. They are
+/// more than one where a capital letter has several, such as the sigma, but for the long s beside an s.
+fn letters(class: &ClassUnicode) -> Option<Vec<char>> {
+    let first = class.iter().next()?.start();
+    let mut cases = ClassUnicode::new([ClassUnicodeRange::new(first, first)]);
+    cases.try_case_fold_simple().ok()?;
+    if cases != *class {
+        return None;
+    }
+    let all = class.iter().flat_map(|range| range.start()..=range.end());
+    let small: Vec<char> = all.filter(|char| char.to_lowercase().eq([*char])).collect();
+    let ascii = small.iter().copied().find(char::is_ascii);
+    let letters = ascii.map_or(small, |ascii| vec![ascii]);
+    (!letters.is_empty()).then_some(letters)
+}
+
+fn write_char(portable: &mut String, char: char) {
     match char {
-        char if char.is_ascii_alphanumeric() => common.push(char),
-        char => write_escape(common, char),
+        char if char.is_ascii_alphanumeric() => portable.push(char),
+        char => write_escape(portable, char),
     }
 }
 
-fn write_escape(common: &mut String, char: char) {
+fn write_escape(portable: &mut String, char: char) {
     let code = u32::from(char);
     // Writing to a text cannot fail.
-    let _ = if code <= 0xffff { write!(common, "\\u{code:04x}") } else { write!(common, "\\U{code:08x}") };
+    let _ =
+        if code <= 0xffff { write!(portable, "\\u{code:04x}") } else { write!(portable, "\\U{code:08x}") };
 }
 
-/// Writes a class with the small letters of those that it has; PostgreSQL's texts have no zero character.
-fn write_class(common: &mut String, class: &ClassUnicode) {
-    let mut class = class.clone();
-    // It cannot fail: the tables for it are built in.
-    let _ = class.try_case_fold_simple();
-    let ranges = class.iter().filter(|range| range.end() > '\0');
-    let before = common.len();
-    common.push('[');
-    for range in ranges {
-        let start = range.start().max('\u{1}');
-        write_escape(common, start);
-        if start < range.end() {
-            common.push('-');
-            write_escape(common, range.end());
+/// Writes a class; PostgreSQL's texts have no zero character.
+fn write_class(portable: &mut String, class: &ClassUnicode) {
+    let letters = letters(class);
+    if let Some([letter]) = letters.as_deref() {
+        return write_char(portable, *letter);
+    }
+    let ranges: Vec<(char, char)> = match letters {
+        Some(letters) => letters.into_iter().map(|letter| (letter, letter)).collect(),
+        None => class.iter().map(|range| (range.start().max('\u{1}'), range.end())).collect(),
+    };
+    let before = portable.len();
+    portable.push('[');
+    for (start, end) in ranges.into_iter().filter(|(start, end)| start <= end) {
+        write_escape(portable, start);
+        if start < end {
+            portable.push('-');
+            write_escape(portable, end);
         }
     }
-    if common.len() == before + 1 {
+    if portable.len() == before + 1 {
         // No character is none of all.
-        common.push_str("^\\u0001-\\U0010ffff");
+        portable.push_str("^\\u0001-\\U0010ffff");
     }
-    common.push(']');
+    portable.push(']');
 }
 
 /// Gathers what a text must have. What comes behind something that is not the same in every text begins a new piece.
@@ -239,6 +259,11 @@ fn gather(hir: &Hir, pieces: &mut Vec<String>) {
         HirKind::Literal(literal) => {
             if let (Some(last), Ok(text)) = (pieces.last_mut(), small(&literal.0)) {
                 last.push_str(&text);
+            }
+        }
+        HirKind::Class(Class::Unicode(class)) if let Some([letter]) = letters(class).as_deref() => {
+            if let Some(last) = pieces.last_mut() {
+                last.push(*letter);
             }
         }
         HirKind::Capture(capture) => gather(&capture.sub, pieces),
@@ -268,33 +293,49 @@ mod tests {
             ("^s(ea|ky).*temp", "sea surface temperature"),
             (r"v\d+\.\d+$", "release v2.10"),
             ("[A-C]x", "bx"),
+            ("[^A-C]x", "dx"),
+            ("ΟΔΟΣ", "οδος"),
+            ("Μm", "µm"),
+            ("[[:upper:]]x", "ax"),
             ("größe|weight", "größe"),
             ("^$", ""),
             ("a{2,3}b", "xaaab"),
             (r"\w+@\w+\.org", "write to ada@example.org"),
             ("(a|)b", "b"),
-            ("(?i)Ä", "ä"),
+            ("Ä", "ä"),
+            ("İ", "i\u{307}"),
             (r"[^\x00-\x{10ffff}]|x", "x"),
             ("日.*🌊", "日本 🌊"),
         ];
         for (written, text) in found {
             assert!(pattern(written).is_in(text), "{written} in {text}");
         }
-        for (written, text) in
-            [("^ea", "sea"), ("a.c", "ac"), ("a.c", "a\nc"), (r"\d", "one"), ("[a&&b]", "ab"), ("x{3}", "xx")]
-        {
+        for (written, text) in [
+            ("^ea", "sea"),
+            ("a.c", "ac"),
+            ("a.c", "a\nc"),
+            (r"\d", "one"),
+            ("[a&&b]", "ab"),
+            ("x{3}", "xx"),
+            ("[^A-C]", "abc"),
+            ("[^s]", "s"),
+            (r"\W", "a"),
+            ("[^A-C]", "abc"),
+            ("[^s]", "s"),
+            (r"\W", "a"),
+        ] {
             assert!(!pattern(written).is_in(text), "{written} in {text}");
         }
     }
 
     #[test]
-    fn the_common_form_has_what_both_databases_know() {
+    fn the_portable_form_has_what_both_databases_know() {
         assert_eq!(
-            pattern("^Sea.?(ice|_)$").common(),
+            pattern("^Sea.?(ice|_)$").portable(),
             r"^sea(?:[\u0001-\u0009\u000b-\U0010ffff])?(?:ice|\u005f)$"
         );
-        assert_eq!(pattern("(ab){2,}|c").common(), r"(?:(?:ab)){2,}|c");
-        assert_eq!(pattern(r"\[b\]é$").common(), r"\u005bb\u005d\u00e9$");
+        assert_eq!(pattern("(ab){2,}|c").portable(), r"(?:(?:ab)){2,}|c");
+        assert_eq!(pattern(r"\[b\]é$").portable(), r"\u005bb\u005d\u00e9$");
     }
 
     #[test]
@@ -305,6 +346,7 @@ mod tests {
             ("a(b|c)d(ef)+g?h", vec!["a", "d", "ef", "h"]),
             ("x*|y", vec![]),
             ("^one$", vec!["one"]),
+            ("Größe ΑΣ 5µm", vec!["größe α", " 5", "m"]),
         ];
         for (written, must) in pieces {
             assert_eq!(pattern(written).pieces(), must, "{written}");

@@ -304,8 +304,8 @@ fn lend_regex(connection: &Connection) -> rusqlite::Result<()> {
     let flags = FunctionFlags::SQLITE_UTF8 | FunctionFlags::SQLITE_DETERMINISTIC;
     connection.create_scalar_function("regexp", 2, flags, |context| {
         type Failed = Box<dyn std::error::Error + Send + Sync>;
-        let regex =
-            context.get_or_create_aux(0, |common| Ok::<_, Failed>(pattern::compile(common.as_str()?)?))?;
+        let regex = context
+            .get_or_create_aux(0, |portable| Ok::<_, Failed>(pattern::compile(portable.as_str()?)?))?;
         Ok(context.get_raw(1).as_str_or_null()?.map(|text| regex.is_match(text)))
     })
 }
