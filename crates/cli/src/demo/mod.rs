@@ -243,5 +243,5 @@ fn next_steps(demo: &Demo, lines: &Lines) {
     lines.next("", &format!("percale header percale:{object}"));
     lines.next("", &format!("percale stat percale:{object}"));
     lines.next("", &format!("percale get percale:{object} ."));
-    lines.next("", &format!("percale put -r ./mydata percale:/{space}/mydata"));
+    lines.next("", &format!("percale put -r ./mydata percale:/{space}"));
 }
