@@ -16,8 +16,9 @@ use crate::rows::{journal, kept, peer, site, task, told};
 
 /// The journal.
 impl Catalog {
-    /// Returns at most `limit` (at most [`MAX_JOURNAL`]) records behind a position, or from the first that is kept. Needs
-    /// `read` on the root of the space; that of a removed space is for administrators.
+    /// Returns at most `limit` (at most [`MAX_JOURNAL`]) records behind a position, or from the first that is kept; where they are long, no
+    /// more than about a mebibyte of them, but always one if there is one. Needs `read` on the root of the space; that of a removed space is
+    /// for administrators.
     ///
     /// # Errors
     /// - `PreconditionFailed` for a position of another term, one whose following records are not kept any more, or one

@@ -20,6 +20,7 @@ mod windows;
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
+use futures::future::try_join_all;
 use percale_core::access::{Caller, Permission, Subject, decide};
 use percale_core::attribute::AttributeName;
 use percale_core::ids::{SiteId, SpaceId};
@@ -108,9 +109,11 @@ impl Query for Search {
         let homes = homes(&spaces);
         let mut mismatches = Vec::new();
         if options.after.is_none() {
-            check_names(tx, &spaces, &options.condition).await?;
-            are_known(tx, &spaces, options.attributes.iter().collect()).await?;
-            mismatches = mismatch::mismatches(tx, &spaces, &options.condition).await?;
+            ((), (), mismatches) = futures::try_join!(
+                check_names(tx, &spaces, &options.condition),
+                are_known(tx, &spaces, options.attributes.iter().collect()),
+                mismatch::mismatches(tx, &spaces, &options.condition),
+            )?;
         }
         let filters = split(&options.condition)?;
         if let Lead::By(driver) = place.lead
@@ -251,11 +254,16 @@ async fn are_known<T: Tx>(tx: &T, spaces: &[Visible], wanted: Vec<&AttributeName
     if spaces.iter().any(|space| !space.is_whole) {
         return Ok(());
     }
-    for name in wanted {
-        let mut is_known = false;
+    let is_known = async |name: &AttributeName| {
         for space in spaces {
-            is_known = is_known || attribute::is_known(tx, space.row.sp, name).await?;
+            if attribute::is_known(tx, space.row.sp, name).await? {
+                return Ok::<_, Error>(true);
+            }
         }
+        Ok(false)
+    };
+    let are_known = try_join_all(wanted.iter().map(|name| is_known(name))).await?;
+    for (name, is_known) in wanted.into_iter().zip(are_known) {
         if !is_known {
             let mut known = Vec::new();
             for space in spaces {
@@ -469,7 +477,8 @@ impl<'s> Searched<'s> {
         }
         let mut builder = self.builder();
         let sql = builder.count(self.space.row.sp, self.filters, at, most)?;
-        tx.query(&sql, builder.params).await?.first_mut().map_or(Ok(0), |row| Ok(row.number()? as usize))
+        let rows = &mut tx.query(&sql, builder.params).await?;
+        rows.first_mut().map_or(Ok(0), |row| Ok((row.number()? as usize).min(most)))
     }
 
     /// Returns what the caller may read and the filters of paths hold for.

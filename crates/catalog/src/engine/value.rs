@@ -91,6 +91,12 @@ impl Row {
         Self { values: values.into_iter() }
     }
 
+    /// Returns how long the texts in it are that were not taken yet.
+    pub fn bytes(&self) -> usize {
+        let texts = self.values.as_slice().iter();
+        texts.map(|value| if let Value::Text(text) = value { text.len() } else { 0 }).sum()
+    }
+
     /// Takes the next column, whatever it is.
     pub fn value(&mut self) -> Result<Value> {
         self.values.next().ok_or_else(|| wrong("there"))

@@ -39,15 +39,36 @@ static PRUNE: Sql = Sql::both(
      WHERE j.sp = $1 AND j.at >= $3 ORDER BY j.seq LIMIT 1), 9223372036854775807)",
 );
 
-/// Reads records behind `after`.
+/// Bytes of bodies after which no more records are read together: decoded they take about ten times as much, and one record may tell of a
+/// thousand objects.
+const MANY_BYTES: usize = 1 << 20;
+/// Records that are read before it is known how long they are; then as many more as these were, up to the other.
+const AT_FIRST: usize = 2;
+const TOGETHER: usize = 32;
+
+/// Reads at most `limit` records behind `after`; where they are long, some of them.
 pub(crate) async fn read<T: Tx>(
     tx: &T,
     sp: i64,
     space: SpaceId,
-    after: u64,
+    mut after: u64,
     limit: usize,
 ) -> Result<Vec<Record>> {
-    decode(space, tx.query(&READ, row![sp, after, limit]).await?)
+    let (mut records, mut bytes) = (Vec::new(), 0);
+    let mut next = AT_FIRST.min(limit);
+    loop {
+        let rows = tx.query(&READ, row![sp, after, next]).await?;
+        let is_last = rows.len() < next;
+        bytes += rows.iter().map(Row::bytes).sum::<usize>();
+        records.append(&mut decode(space, rows)?);
+        let room = limit.saturating_sub(records.len());
+        let Some(last) = records.last().filter(|_| !is_last && room > 0 && bytes < MANY_BYTES) else {
+            return Ok(records);
+        };
+        after = last.position.seq;
+        let each = bytes.div_ceil(records.len()).max(1);
+        next = (MANY_BYTES - bytes).div_ceil(each).min(room).min(records.len()).min(TOGETHER);
+    }
 }
 
 /// Reads records of a kind, from the last one on, of those behind `window.0` and up to `window.1` whose bodies match a pattern of `LIKE`.

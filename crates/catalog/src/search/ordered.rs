@@ -1,6 +1,7 @@
 //! Entries that have one value, in the order of their ids: that is how the index has them, so that however many there are, no more of them
 //! are looked at than a page needs.
 
+use futures::future::try_join_all;
 use percale_core::attribute::AttributeName;
 use percale_core::query::{Comparison, Condition, Field, Literal, Test};
 
@@ -62,10 +63,12 @@ impl Searched<'_> {
         let together = if is_sure { 0 } else { together.max(limit * 2).min(TOGETHER) };
         let most = together.max(limit);
         let (mut ids, mut upto): (Vec<u64>, u64) = (Vec::new(), end);
-        for stored in Stored::all(value) {
+        let stored = Stored::all(value).into_iter().map(|stored| async move {
             let mut builder = self.builder();
             let sql = builder.equal(sp, after, name, &stored, most);
-            let rows = tx.query(&sql, builder.params).await?;
+            tx.query(&sql, builder.params).await
+        });
+        for rows in try_join_all(stored).await? {
             let is_cut = rows.len() == most;
             for mut row in rows {
                 ids.push(row.number()?);

@@ -372,8 +372,10 @@ impl<'b> Builder<'b> {
         )))
     }
 
-    /// Counts what a filter of an attribute leads to, each way up to `most`.
+    /// Counts what a filter of an attribute leads to, each way up to at least `most`.
     pub fn count(&mut self, sp: i64, filters: &Filters, driver: usize, most: usize) -> Result<Sql> {
+        // The planner looks at it, so that it is no parameter, and the database keeps the statement of each.
+        let most = most.next_power_of_two();
         let sp = self.param(sp);
         let (name, values) = self.driving(filters, driver)?;
         let select = |(at, value): (usize, &Way)| {

@@ -1,9 +1,7 @@
 //! A connection, its statements and its errors.
 
-use std::borrow::Cow;
 use std::error::Error as _;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 use deadpool_postgres::{Object, Pool, PoolError};
 use futures::TryStreamExt as _;
@@ -18,6 +16,10 @@ use uuid::Uuid;
 use crate::engine::{Row, Sql, Tx, Value};
 use crate::error::{Error, ErrorKind, Fault, Result};
 use crate::rows::journal::NewRecord;
+
+/// Most statements that a connection keeps, each with its plan in the server's memory. The catalog has some two hundred of its own; of
+/// those that are made for questions there is no end, and where there are too many, all are made anew.
+const MOST_STATEMENTS: usize = 500;
 
 /// What a transaction is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,8 +37,6 @@ pub(crate) struct PostgresTx {
     pool: Pool,
     now: AtomicI64,
     is_open: bool,
-    /// The last statement that was made for a question: the next part of an answer has the same.
-    made: Mutex<Option<(String, Statement)>>,
 }
 
 impl Drop for PostgresTx {
@@ -55,7 +55,7 @@ impl PostgresTx {
     pub async fn connect(pool: &Pool) -> Result<Self> {
         let client = pool.get().await.map_err(convert_pool)?;
         let (pool, now) = (pool.clone(), AtomicI64::new(0));
-        Ok(Self { client: Some(client), pool, now, is_open: false, made: Mutex::default() })
+        Ok(Self { client: Some(client), pool, now, is_open: false })
     }
 
     fn client(&self) -> &Object {
@@ -116,19 +116,12 @@ impl PostgresTx {
         stream.map_err(wrong).and_then(|row| ready(decode(&row))).try_collect().await
     }
 
-    /// Of statements that are made for a question there is no end, so no more than one of them is kept.
-    async fn prepare_made(&self, text: &str) -> Result<Statement> {
-        let kept = self.made.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        if let Some((_, statement)) = kept.filter(|(made, _)| made == text) {
-            return Ok(statement);
-        }
-        let statement = self.client().prepare(text).await.map_err(|error| convert(text, error))?;
-        let made = (text.to_owned(), statement.clone());
-        *self.made.lock().unwrap_or_else(PoisonError::into_inner) = Some(made);
-        Ok(statement)
-    }
-
+    /// Gets a statement ready, if the connection does not have it: questions of one shape have one text.
     async fn prepare_text(&self, text: &str) -> Result<Statement> {
+        let kept = &self.client().statement_cache;
+        if kept.size() >= MOST_STATEMENTS {
+            kept.clear();
+        }
         self.client().prepare_cached(text).await.map_err(|error| convert(text, error))
     }
 }
@@ -195,10 +188,7 @@ impl Tx for PostgresTx {
     const LOOKS_UP_FAST: bool = false;
 
     async fn query(&self, sql: &Sql, params: Vec<Value>) -> Result<Vec<Row>> {
-        let statement = match &sql.postgres {
-            Cow::Borrowed(text) => self.prepare_text(text).await?,
-            Cow::Owned(text) => self.prepare_made(text).await?,
-        };
+        let statement = self.prepare_text(&sql.postgres).await?;
         let params: Vec<Param<'_>> = params.iter().map(Param).collect();
         self.rows(&sql.postgres, &statement, params).await
     }
