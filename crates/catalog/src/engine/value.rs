@@ -91,8 +91,8 @@ impl Row {
         Self { values: values.into_iter() }
     }
 
-    /// Returns how long the texts in it are that were not taken yet.
-    pub fn bytes(&self) -> usize {
+    /// Returns the bytes of the texts in it that were not taken yet.
+    pub fn text_bytes(&self) -> usize {
         let texts = self.values.as_slice().iter();
         texts.map(|value| if let Value::Text(text) = value { text.len() } else { 0 }).sum()
     }

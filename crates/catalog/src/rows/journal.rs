@@ -42,8 +42,9 @@ static PRUNE: Sql = Sql::both(
 /// Bytes of bodies after which no more records are read together: decoded they take about ten times as much, and one record may tell of a
 /// thousand objects.
 const MANY_BYTES: usize = 1 << 20;
-/// Records that are read before it is known how long they are; then as many more as these were, up to the other.
+/// Records that one statement reads before it is known how long they are; the next reads as many as there were so far.
 const AT_FIRST: usize = 2;
+/// Most records that one statement reads: a long one may follow on many short ones.
 const TOGETHER: usize = 32;
 
 /// Reads at most `limit` records behind `after`; where they are long, some of them.
@@ -59,7 +60,7 @@ pub(crate) async fn read<T: Tx>(
     loop {
         let rows = tx.query(&READ, row![sp, after, next]).await?;
         let is_last = rows.len() < next;
-        bytes += rows.iter().map(Row::bytes).sum::<usize>();
+        bytes += rows.iter().map(Row::text_bytes).sum::<usize>();
         records.append(&mut decode(space, rows)?);
         let room = limit.saturating_sub(records.len());
         let Some(last) = records.last().filter(|_| !is_last && room > 0 && bytes < MANY_BYTES) else {

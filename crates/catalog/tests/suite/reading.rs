@@ -1,10 +1,11 @@
 //! Opening, and the journal as readers see it.
 
 use percale_catalog::*;
-use percale_core::Position;
 use percale_core::ids::{SpaceId, VersionId};
+use percale_core::{AttributeValue, Position};
 use percale_testkit::wait::until_async;
 
+use crate::attributes::{say, text};
 use crate::site::{HOUR, Site, kind, path, user};
 
 async fn many_are_opened_at_once(site: Site) {
@@ -109,6 +110,37 @@ async fn the_journal_has_no_gaps_and_keeps_its_terms(site: Site) {
     assert_eq!(catalog.journal(&site.admin, space, Some(last_pruned), 10).await.unwrap().len(), 3);
 }
 
+/// However many are asked for: a site must not hold in memory what a thousand of them say.
+async fn long_records_of_the_journal_come_some_at_a_time(site: Site) {
+    const LONG: u64 = 40;
+    site.put("/lab/x", 1).await;
+    let before = site.catalog.position(site.space.id).await.unwrap();
+    let words: Vec<AttributeValue> = (0..16).map(|n| text(&format!("{n:0>8000}"))).collect();
+    for n in 0..LONG {
+        site.put(&format!("/lab/short/{n}"), n).await;
+    }
+    for n in 0..LONG {
+        let values = if n % 2 == 0 { &words[..] } else { &words[1..] };
+        say(&site, "/lab/x", &[("words", values)]).await.unwrap();
+    }
+    let end = site.catalog.position(site.space.id).await.unwrap();
+    let (mut after, mut pages) = (before, 0);
+    while after != end {
+        let records =
+            site.catalog.journal(&site.admin, site.space.id, Some(after), MAX_JOURNAL).await.unwrap();
+        let seqs: Vec<u64> = records.iter().map(|record| record.position.seq).collect();
+        assert_eq!(seqs, (after.seq + 1..=after.seq + seqs.len() as u64).collect::<Vec<_>>(), "no gap");
+        let bytes: usize = records.iter().map(|record| record.body.to_string().len()).sum();
+        // A mebibyte, and what one statement may read beyond it.
+        assert!(bytes < 6 << 20, "{bytes} bytes in {} records", records.len());
+        after = records.last().expect("there are more").position;
+        pages += 1;
+    }
+    assert!(pages > 1, "40 records of 128 kB in one page");
+    let one = site.catalog.journal(&site.admin, site.space.id, Some(before), 1).await.unwrap();
+    assert_eq!(one.len(), 1);
+}
+
 async fn watchers_hear_of_records_of_any_server(site: Site) {
     let second = site.second().await;
     let mut watch = site.catalog.watch();
@@ -138,6 +170,7 @@ on_both!(
     a_version_is_found_wherever_its_object_is,
     an_object_that_is_overwritten_is_always_readable,
     the_journal_has_no_gaps_and_keeps_its_terms,
+    long_records_of_the_journal_come_some_at_a_time,
     watchers_hear_of_records_of_any_server,
     a_closed_catalog_refuses,
 );

@@ -17,8 +17,8 @@ use crate::engine::{Row, Sql, Tx, Value};
 use crate::error::{Error, ErrorKind, Fault, Result};
 use crate::rows::journal::NewRecord;
 
-/// Most statements that a connection keeps, each with its plan in the server's memory. The catalog has some two hundred of its own; of
-/// those that are made for questions there is no end, and where there are too many, all are made anew.
+/// Most statements that a connection keeps for the next transaction, each with its plan in the server's memory. The catalog has some two
+/// hundred of its own; of those that are made for questions there is no end, and where there are too many, all are made anew.
 const MOST_STATEMENTS: usize = 500;
 
 /// What a transaction is for.
@@ -54,6 +54,10 @@ impl PostgresTx {
     /// Takes a connection.
     pub async fn connect(pool: &Pool) -> Result<Self> {
         let client = pool.get().await.map_err(convert_pool)?;
+        // Not later: what a transaction has got ready must stay so.
+        if client.statement_cache.size() > MOST_STATEMENTS {
+            client.statement_cache.clear();
+        }
         let (pool, now) = (pool.clone(), AtomicI64::new(0));
         Ok(Self { client: Some(client), pool, now, is_open: false })
     }
@@ -118,10 +122,6 @@ impl PostgresTx {
 
     /// Gets a statement ready, if the connection does not have it: questions of one shape have one text.
     async fn prepare_text(&self, text: &str) -> Result<Statement> {
-        let kept = &self.client().statement_cache;
-        if kept.size() >= MOST_STATEMENTS {
-            kept.clear();
-        }
         self.client().prepare_cached(text).await.map_err(|error| convert(text, error))
     }
 }
