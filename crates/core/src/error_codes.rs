@@ -601,13 +601,13 @@ impl ErrorCode {
             }
             ErrorCode::Unauthenticated => "Run `percale login`, or set `PERCALE_TOKEN`.",
             ErrorCode::TokenExpired => {
-                "Run `percale login` again. For a job that outlives its login, give it a token with a longer life."
+                "Ask an administrator of the site for a new one (`percale token create`), with a longer life for a long job; `percale login` keeps it."
             }
             ErrorCode::TokenInvalid => {
-                "Check that the token is complete and was made for this fabric, or run `percale login` for a new one."
+                "Check that the token is complete and was made for this fabric; `percale login` keeps another in its place."
             }
             ErrorCode::TokenRevoked => {
-                "Run `percale login` for a new one. If you did not revoke it yourself, ask the administrator of your site why."
+                "Ask an administrator of the site for a new one (`percale token create`), and why it was taken back if you did not do it yourself."
             }
             ErrorCode::Forbidden => {
                 "Ask the owner of the space for a grant; `percale stat` on the space shows who owns it."
