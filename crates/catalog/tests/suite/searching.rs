@@ -430,7 +430,11 @@ async fn long_pages_find_what_short_ones_do(site: Site) {
     say(&site, "/lab/many/0700", &fields).await.unwrap();
     let from = |word: &str| compare("level", Comparison::AtLeast, word);
     let below = |word: &str| compare("level", Comparison::Less, word);
-    let cases: [(Condition, &dyn Fn(i64) -> bool); 8] = [
+    let cases: [(Condition, &dyn Fn(i64) -> bool); 10] = [
+        (equal("title", "granule of the sea"), &|n| n % 3 == 0),
+        (Condition::All(vec![equal("title", "granule of the sea"), below("100")]), &|n| {
+            n % 3 == 0 && n < 100
+        }),
         (from("0"), &|_| true),
         (is("level", Test::Between(Some(literal("49.5")), Some(literal("1250")))), &|n| {
             (49..=1250).contains(&n)
