@@ -119,6 +119,10 @@ pub struct AwaySite {
 pub struct SearchPlan {
     /// The query as it was understood, with everything written out.
     pub query: String,
+    /// The same as a filter in `cql2-json`.
+    #[serde(default)]
+    #[schema(value_type = Object)]
+    pub filter: serde_json::Value,
     /// The spaces that are looked into.
     pub spaces: Vec<PlannedSpace>,
 }

@@ -14,7 +14,7 @@ use fastrand::Rng;
 use percale_core::Timestamp;
 use percale_discovery::references::{Reference, References};
 use percale_discovery::source::File;
-use percale_discovery::{formats, parse};
+use percale_discovery::{cql2, formats, parse};
 use rustix::process::{Resource, Rlimit, setrlimit};
 use rustix::time::{ClockId, clock_gettime};
 
@@ -89,7 +89,12 @@ fn main() -> ExitCode {
                 })
                 .collect();
             queries += 1;
-            if catch_unwind(|| parse(&query, Timestamp::EPOCH).map(drop)).is_err() {
+            let read = || {
+                let _ = parse(&query, Timestamp::EPOCH);
+                let _ = cql2::parse_json(&query, Timestamp::EPOCH);
+                cql2::parse_text(&query, Timestamp::EPOCH).map(|condition| cql2::write(&condition))
+            };
+            if catch_unwind(read).is_err() {
                 eprintln!("the query {query:?} panics");
                 return ExitCode::FAILURE;
             }

@@ -19,6 +19,8 @@
 //!
 //! Keywords are read in any case. Of nesting and length there are bounds, so that no text of anybody costs more than reading it.
 
+pub mod cql2;
+
 mod coverage;
 mod value;
 mod write;
@@ -66,28 +68,45 @@ fn fault<T>(rest: &str, message: impl Into<String>) -> Outcome<T> {
 /// # Errors
 /// Says where it cannot be read, and what was expected there.
 pub fn parse(query: &str, now: Timestamp) -> Result<Condition, QueryError> {
+    bounded(read_whole(query, now, Reader::query)?)
+}
+
+/// Fails for a query that is too long, or has what no database can hold.
+fn check(query: &str) -> Result<(), QueryError> {
     if query.len() > MAX_QUERY {
         let message = format!("a query has at most {MAX_QUERY} bytes, not {}", query.len());
         return Err(QueryError { at: MAX_QUERY, message });
     }
-    if let Some(at) = query.find('\0') {
-        // Databases cannot hold it.
-        return Err(QueryError { at, message: "a query has no zero byte".into() });
+    match query.find('\0') {
+        Some(at) => Err(QueryError { at, message: "a query has no zero byte".into() }),
+        None => Ok(()),
     }
-    let mut reader = Reader { rest: query, now, depth: 0 };
-    let error = |Fault { behind, message }: Fault| {
+}
+
+/// Reads a text to its end, and says of what cannot be read where that stands.
+fn read_whole<'q, T>(
+    query: &'q str,
+    now: Timestamp,
+    read: impl FnOnce(&mut Reader<'q>) -> Outcome<T>,
+) -> Result<T, QueryError> {
+    check(query)?;
+    read(&mut Reader { rest: query, now, depth: 0 }).map_err(|Fault { behind, message }| {
         let at = query.len() - behind;
         let there: String = query.get(at..).unwrap_or_default().chars().take(20).collect();
         let place = if there.is_empty() { "at its end".to_owned() } else { format!("at '{there}'") };
         QueryError { at, message: format!("the query cannot be read {place}: {message}") }
-    };
-    let condition = reader.query().map_err(error)?;
-    let tests = condition.tests();
-    if tests > MAX_TESTS {
-        let message = format!("a query has at most {MAX_TESTS} tests, not {tests}");
-        return Err(QueryError { at: query.len(), message });
+    })
+}
+
+/// Fails for a condition with too many tests.
+fn bounded(condition: Condition) -> Result<Condition, QueryError> {
+    match condition.tests() {
+        0..=MAX_TESTS => Ok(condition),
+        tests => {
+            let message = format!("a query has at most {MAX_TESTS} tests, not {tests}");
+            Err(QueryError { at: 0, message })
+        }
     }
-    Ok(condition)
 }
 
 /// Reads a list of fields with commas between them.

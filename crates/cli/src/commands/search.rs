@@ -219,6 +219,10 @@ async fn explain(query: &str, context: &Context) -> Result {
         return context.output.document(&plan);
     }
     context.output.line(if plan.query.is_empty() { "(everything)" } else { plan.query.as_str() })?;
+    // A site of an earlier release does not say it.
+    if !plan.filter.is_null() {
+        context.output.line(format!("CQL2: {}", plan.filter))?;
+    }
     let rows = plan.spaces.into_iter().map(|space| {
         let by = space.by.unwrap_or_else(|| "(all entries)".to_owned());
         vec![space.space, by, space.looked_at.to_string()]

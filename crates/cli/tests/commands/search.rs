@@ -255,11 +255,14 @@ fn a_query_is_explained() {
     lab.line("meta set percale:/lab/run/a.nc instrument=MODIS level=500").ok();
     let plan = lab.line("--json search --explain instrument=MODIS ext:nc level:500..").ok().json();
     assert_eq!(plan["query"], "@instrument=\"MODIS\" ext:\"nc\" @level:[500 TO *]");
+    let first = serde_json::json!({"op": "=", "args": [{"property": "instrument"}, "MODIS"]});
+    assert_eq!(plan["filter"]["args"][0], first);
     let space = &plan["spaces"][0];
     assert_eq!((&space["space"], &space["by"]), (&"lab".into(), &"@instrument=\"MODIS\"".into()));
     assert_eq!(space["looked_at"], 1);
     let all = lab.line("search --explain ext:nc").ok().out;
     assert!(all.contains("(all entries)"), "{all}");
+    assert!(all.contains(r#"CQL2: {"args":[{"property":"ext"},"nc"],"op":"has"}"#), "{all}");
     assert_eq!(
         lab.line("--json search --explain path:/none ext:nc").ok().json()["spaces"],
         serde_json::json!([])

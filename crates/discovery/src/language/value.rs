@@ -78,7 +78,7 @@ fn relative(word: &str, now: Timestamp) -> Option<(Timestamp, Timestamp)> {
 }
 
 /// Reads a date, or a part of one, in UTC unless it says otherwise.
-fn span(word: &str) -> Option<(Timestamp, Timestamp)> {
+pub(super) fn span(word: &str) -> Option<(Timestamp, Timestamp)> {
     if !word.is_ascii() || !word.starts_with(|char: char| char.is_ascii_digit()) {
         return None;
     }

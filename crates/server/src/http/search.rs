@@ -19,10 +19,10 @@ use percale_core::access::Caller;
 use percale_core::ids::SiteId;
 use percale_core::query::{Condition, Field};
 use percale_core::{AttributeName, AttributeValue, Timestamp};
-use percale_discovery::QueryError;
+use percale_discovery::{QueryError, cql2};
 use serde::Deserialize;
 use tokio::sync::mpsc;
-use utoipa::IntoParams;
+use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -36,6 +36,19 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new().routes(routes!(search)).routes(routes!(summarize)).routes(routes!(explain))
 }
 
+/// What a filter is written in.
+#[derive(Debug, Clone, Copy, Default, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+enum FilterLanguage {
+    /// The text of OGC CQL2, in which filters in the address are written.
+    #[default]
+    Cql2Text,
+    /// Its JSON.
+    Cql2Json,
+    /// The language of queries.
+    Percale,
+}
+
 /// What to search for.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
@@ -44,6 +57,13 @@ struct SearchQuery {
     /// The query, such as `instrument=MODIS size:>1GB`. Its language is described in `docs/search.md`.
     #[serde(default)]
     q: String,
+    /// A filter that must hold, too, in the language that `filter-lang` names.
+    #[serde(default)]
+    filter: String,
+    /// What the filter is written in: CQL2, as text or as JSON, or the language of `q`.
+    #[serde(default, rename = "filter-lang")]
+    #[param(inline)]
+    filter_lang: FilterLanguage,
     /// Most entries in the answer; 1000 if absent, at most 10 000 in a page. There may be fewer although there are more.
     #[param(minimum = 1)]
     limit: Option<u32>,
@@ -76,7 +96,7 @@ async fn search(
     headers: HeaderMap,
     uri: Uri,
 ) -> Result<Response> {
-    let mut options = SearchOptions::new(condition(&query.q)?);
+    let mut options = SearchOptions::new(condition(&query.q, &query.filter, query.filter_lang)?);
     options.after = query.cursor;
     options.sort = query.sort.as_deref().map(order).transpose()?;
     options.attributes = query.attributes.as_deref().map(names).transpose()?.unwrap_or_default();
@@ -264,6 +284,13 @@ struct SummaryQuery {
     /// The query, as in a search.
     #[serde(default)]
     q: String,
+    /// A filter that must hold, too, in the language that `filter-lang` names.
+    #[serde(default)]
+    filter: String,
+    /// What the filter is written in: CQL2, as text or as JSON, or the language of `q`.
+    #[serde(default, rename = "filter-lang")]
+    #[param(inline)]
+    filter_lang: FilterLanguage,
     /// Fields of which the values are counted, with commas between: attributes, and `type`, `ext`, `space`, `site`, `store` and `state`.
     facets: Option<String>,
     /// Most values of each; 20 if absent.
@@ -286,7 +313,7 @@ async fn summarize(
     Auth(caller): Auth,
     Query(query): Query<SummaryQuery>,
 ) -> Result<Json<SearchSummary>> {
-    let mut options = SummaryOptions::new(condition(&query.q)?);
+    let mut options = SummaryOptions::new(condition(&query.q, &query.filter, query.filter_lang)?);
     options.facets = query.facets.as_deref().map(fields).transpose()?.unwrap_or_default();
     let bounded = |name: &str, value: u64, most: u64| match value {
         value if (1..=most).contains(&value) => Ok(value),
@@ -323,6 +350,13 @@ struct PlanQuery {
     /// The query, as in a search.
     #[serde(default)]
     q: String,
+    /// A filter that must hold, too, in the language that `filter-lang` names.
+    #[serde(default)]
+    filter: String,
+    /// What the filter is written in: CQL2, as text or as JSON, or the language of `q`.
+    #[serde(default, rename = "filter-lang")]
+    #[param(inline)]
+    filter_lang: FilterLanguage,
 }
 
 /// Says how a query was understood, and how a search for it goes about it.
@@ -332,18 +366,31 @@ async fn explain(
     Auth(caller): Auth,
     Query(query): Query<PlanQuery>,
 ) -> Result<Json<SearchPlan>> {
-    let condition = condition(&query.q)?;
+    let condition = condition(&query.q, &query.filter, query.filter_lang)?;
     let query = percale_discovery::write(&condition);
+    let filter = cql2::write(&condition);
     let planned = app.catalog.explain(&caller, condition).await?.into_iter().map(|planned| PlannedSpace {
         space: planned.space.to_string(),
         by: planned.led_by.as_ref().map(percale_discovery::write),
         looked_at: planned.looked_at,
     });
-    Ok(Json(SearchPlan { query, spaces: planned.collect() }))
+    Ok(Json(SearchPlan { query, filter, spaces: planned.collect() }))
 }
 
-fn condition(query: &str) -> Result<Condition> {
-    percale_discovery::parse(query, Timestamp::now()).map_err(unreadable)
+/// Reads the query and the filter, which must both hold.
+fn condition(query: &str, filter: &str, language: FilterLanguage) -> Result<Condition> {
+    let now = Timestamp::now();
+    let condition = percale_discovery::parse(query, now).map_err(unreadable)?;
+    if filter.trim().is_empty() {
+        return Ok(condition);
+    }
+    let filter = match language {
+        FilterLanguage::Cql2Text => cql2::parse_text(filter, now),
+        FilterLanguage::Cql2Json => cql2::parse_json(filter, now),
+        FilterLanguage::Percale => percale_discovery::parse(filter, now),
+    };
+    let filter = filter.map_err(unreadable)?;
+    Ok(if query.trim().is_empty() { filter } else { Condition::All(vec![condition, filter]) })
 }
 
 fn fields(list: &str) -> Result<Vec<Field>> {

@@ -243,3 +243,58 @@ async fn queries_and_attributes_of_anybody_are_bounded() {
     let hour = Timestamp::now().after(std::time::Duration::from_secs(3600));
     assert_eq!(found(&alice, &format!("modified<{hour} size=7")).await, ["/s/x", "/s/y"]);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn filters_are_those_of_other_catalogs() {
+    let [server, _, _] = three().await;
+    shared_space(&server).await;
+    let alice = server.user("alice").await;
+    for (name, set) in [
+        ("a.tif", json!({"eo:cloud_cover": [{"float": 4.5}], "taken": [{"time": "2024-06-01T10:00:00Z"}]})),
+        ("b.tif", json!({"eo:cloud_cover": [{"integer": 40}], "taken": [{"time": "2024-07-01T10:00:00Z"}]})),
+        ("c.tif", json!({"title": [{"text": "'; DROP TABLE attribute; --"}]})),
+    ] {
+        alice.write(&format!("/climate/{name}"), name).await.expect(201);
+        say(&alice, &format!("/climate/{name}"), set).await;
+    }
+    let address = |what: &str, parameters: &[(&str, &str)]| {
+        let query = form_urlencoded::Serializer::new(String::new()).extend_pairs(parameters).finish();
+        format!("/v1/search{what}?{query}")
+    };
+    let names = async |parameters: &[(&str, &str)]| {
+        let page = alice.get(&address("", parameters)).await.expect(200);
+        let items = page["items"].as_array().unwrap().clone();
+        let mut names: Vec<String> =
+            items.iter().map(|item| item["path"].as_str().unwrap().replace("/climate/", "")).collect();
+        names.sort();
+        names.join(" ")
+    };
+    let clear = r#"{"op": "<", "args": [{"property": "eo:cloud_cover"}, 10]}"#;
+    let json = ("filter-lang", "cql2-json");
+    assert_eq!(names(&[("filter", "eo:cloud_cover < 10")]).await, "a.tif");
+    assert_eq!(names(&[("filter", clear), json]).await, "a.tif");
+    assert_eq!(
+        names(&[("filter", "ext:tif -size:0"), ("filter-lang", "percale")]).await,
+        "a.tif b.tif c.tif"
+    );
+    assert_eq!(names(&[("filter", "T_AFTER(taken, DATE('2024-06-30'))")]).await, "b.tif");
+    assert_eq!(names(&[("filter", "taken >= '2024-06-30T00:00:00Z'")]).await, "b.tif");
+    // Both must hold.
+    assert_eq!(names(&[("q", "ext:tif"), ("filter", "\"eo:cloud_cover\" IS NULL")]).await, "c.tif");
+    assert_eq!(names(&[("filter", "title = '''; DROP TABLE attribute; --'")]).await, "c.tif");
+    let summary = alice.get(&address("/summary", &[("filter", clear), json])).await.expect(200);
+    assert_eq!(summary["count"], 1);
+    // What a query means can be asked for elsewhere, and here again.
+    let plan = alice.get(&address("/plan", &[("q", "`eo:cloud_cover`<10 taken:2024")])).await.expect(200);
+    assert_eq!(names(&[("filter", &plan["filter"].to_string()), json]).await, "a.tif", "{plan}");
+    for wrong in [
+        &[("filter", "a = ")][..],
+        &[("filter", "a = 1"), json],
+        &[("filter", "a = 1"), ("filter-lang", "sql")],
+        &[("filter", "a = 1"), ("filter-crs", "none")],
+        &[("filter", "S_TOUCHES(geometry, BBOX(1,2,3,4))")],
+    ] {
+        let problem = alice.get(&address("", wrong)).await.expect_problem("invalid_request");
+        assert!(!problem["detail"].as_str().unwrap().is_empty());
+    }
+}
