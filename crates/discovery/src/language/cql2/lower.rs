@@ -54,10 +54,9 @@ fn operator(op: &str, args: &[Value], now: Timestamp, depth: usize) -> Lowered<C
         ("or", [_, ..]) => Ok(one_or(each()?, Condition::Any)),
         ("not", [inner]) => Ok(negated(condition(inner, now, depth + 1)?)),
         ("=" | "<>" | "<" | "<=" | ">" | ">=", [left, right]) => compare(op, left, right, now),
-        ("like", [of, pattern]) => match literal(pattern)? {
-            pattern if pattern.number.is_none() => Ok(subject(of)?.is(like(&pattern.text)?)),
-            _ => wrong("a property and a text"),
-        },
+        ("like", [of, pattern]) if let Value::String(pattern) = in_any_case(pattern) => {
+            Ok(subject(of)?.is(like(pattern)?))
+        }
         ("between", [of, low, high]) => {
             Ok(subject(of)?.is(Test::Between(Some(literal(low)?), Some(literal(high)?))))
         }
