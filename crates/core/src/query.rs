@@ -155,6 +155,20 @@ impl Literal {
     }
 }
 
+/// Writes a pattern with `*` and `?` as one of LIKE, in which a backslash stands before each `%`, `_` and `\` that is meant itself.
+pub fn like_of_glob(pattern: &str) -> String {
+    let mut like = String::with_capacity(pattern.len());
+    for char in pattern.chars() {
+        match char {
+            '*' => like.push('%'),
+            '?' => like.push('_'),
+            '%' | '_' | '\\' => like.extend(['\\', char]),
+            char => like.push(char),
+        }
+    }
+    like
+}
+
 /// What must be true of a field.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Test {

@@ -46,7 +46,7 @@ const MAX_DEPTH: usize = 32;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct QueryError {
-    /// Where in the text it cannot be read further, in bytes.
+    /// Where in the text it cannot be read further, in bytes; 0 if that is no place of its own.
     pub at: usize,
     message: String,
 }
@@ -68,7 +68,7 @@ fn fault<T>(rest: &str, message: impl Into<String>) -> Outcome<T> {
 /// # Errors
 /// Says where it cannot be read, and what was expected there.
 pub fn parse(query: &str, now: Timestamp) -> Result<Condition, QueryError> {
-    bounded(read_whole(query, now, Reader::query)?)
+    bounded(read_whole("query", query, now, Reader::query)?, query.len())
 }
 
 /// Fails for a query that is too long, or has what no database can hold.
@@ -83,8 +83,20 @@ fn check(query: &str) -> Result<(), QueryError> {
     }
 }
 
-/// Reads a text to its end, and says of what cannot be read where that stands.
+/// Joins a query and a filter that must both hold.
+///
+/// # Errors
+/// For more tests than one query may have.
+pub fn both(query: Condition, filter: Condition) -> Result<Condition, QueryError> {
+    match query {
+        Condition::All(parts) if parts.is_empty() => Ok(filter),
+        query => bounded(Condition::All(vec![query, filter]), 0),
+    }
+}
+
+/// Reads a text, which is called `what`, to its end, and says of what cannot be read where that stands.
 fn read_whole<'q, T>(
+    what: &str,
     query: &'q str,
     now: Timestamp,
     read: impl FnOnce(&mut Reader<'q>) -> Outcome<T>,
@@ -94,17 +106,17 @@ fn read_whole<'q, T>(
         let at = query.len() - behind;
         let there: String = query.get(at..).unwrap_or_default().chars().take(20).collect();
         let place = if there.is_empty() { "at its end".to_owned() } else { format!("at '{there}'") };
-        QueryError { at, message: format!("the query cannot be read {place}: {message}") }
+        QueryError { at, message: format!("the {what} cannot be read {place}: {message}") }
     })
 }
 
 /// Fails for a condition with too many tests.
-fn bounded(condition: Condition) -> Result<Condition, QueryError> {
+fn bounded(condition: Condition, at: usize) -> Result<Condition, QueryError> {
     match condition.tests() {
         0..=MAX_TESTS => Ok(condition),
         tests => {
             let message = format!("a query has at most {MAX_TESTS} tests, not {tests}");
-            Err(QueryError { at: 0, message })
+            Err(QueryError { at, message })
         }
     }
 }
@@ -337,8 +349,12 @@ impl<'a> Reader<'a> {
     fn behind_keyword(&mut self) -> Outcome<Option<Tests>> {
         if self.spaced_keyword("LIKE") {
             self.space();
-            let pattern = glob_of_like(&self.value()?.text);
-            return Ok(Some(Tests::of(Test::Matches(pattern))));
+            let start = self.rest;
+            let pattern = self.value()?.text;
+            return match like(&pattern) {
+                Ok(test) => Ok(Some(Tests::of(test))),
+                Err(message) => fault(start, message),
+            };
         }
         if self.spaced_keyword("BETWEEN") {
             self.space();
@@ -616,16 +632,31 @@ fn field(rest: &str, name: &str, is_attribute: bool) -> Outcome<Subject> {
     }
 }
 
-/// Writes a pattern of LIKE, `%` and `_`, as one with `*` and `?`.
-fn glob_of_like(pattern: &str) -> String {
-    pattern
-        .chars()
-        .map(|char| match char {
-            '%' => '*',
-            '_' => '?',
-            char => char,
-        })
-        .collect()
+/// Reads a pattern of LIKE, in which `%` and `_` with a backslash before them are meant themselves: as one with `*` and `?`, or as a regular
+/// expression if one of these is meant itself.
+fn like(pattern: &str) -> Result<Test, String> {
+    let mut chars = pattern.chars();
+    let (mut glob, mut regex, mut is_glob) = (String::new(), "(?s)^".to_owned(), true);
+    while let Some(char) = chars.next() {
+        match char {
+            '%' => (glob.push('*'), regex.push_str(".*")),
+            '_' => (glob.push('?'), regex.push('.')),
+            char => {
+                let meant = if char == '\\' { chars.next().unwrap_or(char) } else { char };
+                is_glob &= !matches!(meant, '*' | '?' | '\\');
+                glob.push(meant);
+                if meant.is_ascii_punctuation() {
+                    regex.push('\\');
+                }
+                ((), regex.push(meant))
+            }
+        };
+    }
+    regex.push('$');
+    match is_glob {
+        true => Ok(Test::Matches(glob)),
+        false => TextPattern::parse(&regex).map(Test::Regex).map_err(|error| error.to_string()),
+    }
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use globset::{GlobBuilder, GlobMatcher};
 use percale_core::ObjectPath;
 use percale_core::path::SpaceName;
-use percale_core::query::{Builtin, Comparison, Condition, Field, Literal, Test, TextPattern};
+use percale_core::query::{Builtin, Comparison, Condition, Field, Literal, Test, TextPattern, like_of_glob};
 
 use super::micros;
 use super::texts::Texts;
@@ -288,18 +288,9 @@ pub(super) fn escaped(text: &str) -> String {
     pattern
 }
 
-/// Writes a pattern with `*` and `?` for LIKE.
+/// Writes a pattern with `*` and `?` for LIKE, in the small letters in which texts are kept.
 pub(super) fn like(pattern: &str) -> String {
-    let mut like = String::with_capacity(pattern.len());
-    for char in pattern.to_lowercase().chars() {
-        match char {
-            '*' => like.push('%'),
-            '?' => like.push('_'),
-            '%' | '_' | '\\' => like.extend(['\\', char]),
-            char => like.push(char),
-        }
-    }
-    like
+    like_of_glob(&pattern.to_lowercase())
 }
 
 impl<'b> Builder<'b> {

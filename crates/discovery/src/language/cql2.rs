@@ -21,7 +21,7 @@ use super::{QueryError, bounded, check, read_whole};
 /// # Errors
 /// As [`super::parse`]; also for what is part of CQL2 and not supported.
 pub fn parse_text(filter: &str, now: Timestamp) -> Result<Condition, QueryError> {
-    let json = read_whole(filter, now, |reader| reader.cql2())?;
+    let json = read_whole("filter", filter, now, |reader| reader.cql2())?;
     lowered(&json, now)
 }
 
@@ -41,7 +41,7 @@ pub fn parse_json(filter: &str, now: Timestamp) -> Result<Condition, QueryError>
 fn lowered(json: &serde_json::Value, now: Timestamp) -> Result<Condition, QueryError> {
     let error =
         |message| QueryError { at: 0, message: format!("the filter cannot be understood: {message}") };
-    bounded(lower::condition(json, now, 0).map_err(error)?)
+    bounded(lower::condition(json, now, 0).map_err(error)?, 0)
 }
 
 #[cfg(test)]

@@ -47,6 +47,7 @@ fn what_is_written_is_read_as_the_same() {
         r#""a ""b"" c" word title:"two words" v:"a..b" n IN (1, 'two', three)"#,
         r#"title~"^sea (ice|""surface"")" NOT name~^b$ b:~c.d e ~ 'f'"#,
         "bbox:(170,-10,-170,10) near:(11.6,48.1,50km) time:2019-06..2019-08 time>2019",
+        r"a:50%* b LIKE '50\%_\_' c LIKE 'a*\\b?' d:x_y?",
         "path:/climate/** name:*.nc ext:nc (a:1 (b:2 OR c:3)) -(d:4 e:5)",
         "@time:* @-x:1 hash:sha256:9f86d0* location like '%Pacific%' a IS NULL b IS NOT NULL",
     ];

@@ -1,6 +1,6 @@
 //! Conditions, written such that they are read as what they are.
 
-use percale_core::query::{Condition, Field, Literal, Test};
+use percale_core::query::{Condition, Field, Literal, Test, like_of_glob};
 
 use super::{is_key, is_word};
 
@@ -46,8 +46,7 @@ fn clause(field: &str, test: &Test) -> String {
         }
         Test::Has(value) => format!("{field}:{}", literal(value)),
         Test::Matches(pattern) => {
-            let like = pattern.replace('*', "%").replace('?', "_");
-            format!("{field} LIKE {}", quoted(&like))
+            format!("{field} LIKE {}", quoted(&like_of_glob(pattern)))
         }
         Test::Regex(pattern) => format!("{field} ~ {}", quoted(pattern.as_str())),
         Test::Exists => format!("{field}:*"),

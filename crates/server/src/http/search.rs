@@ -389,8 +389,7 @@ fn condition(query: &str, filter: &str, language: FilterLanguage) -> Result<Cond
         FilterLanguage::Cql2Json => cql2::parse_json(filter, now),
         FilterLanguage::Percale => percale_discovery::parse(filter, now),
     };
-    let filter = filter.map_err(unreadable)?;
-    Ok(if query.trim().is_empty() { filter } else { Condition::All(vec![condition, filter]) })
+    filter.and_then(|filter| percale_discovery::both(condition, filter)).map_err(unreadable)
 }
 
 fn fields(list: &str) -> Result<Vec<Field>> {

@@ -1,12 +1,10 @@
 //! The JSON of CQL2 as a condition.
 
-use std::fmt::Write as _;
-
 use percale_core::Timestamp;
 use percale_core::query::{Comparison, Condition, Field, Literal, Test, TextPattern};
 use serde_json::{Map, Value};
 
-use crate::language::{MAX_DEPTH, Subject, coverage, field, one_or, value};
+use crate::language::{MAX_DEPTH, Subject, coverage, field, like, one_or, value};
 use crate::standard::{END, START};
 
 /// What is wrong, in words.
@@ -55,7 +53,7 @@ fn operator(op: &str, args: &[Value], now: Timestamp, depth: usize) -> Lowered<C
         ("not", [inner]) => Ok(negated(condition(inner, now, depth + 1)?)),
         ("=" | "<>" | "<" | "<=" | ">" | ">=", [left, right]) => compare(op, left, right, now),
         ("like", [of, pattern]) if let Value::String(pattern) = in_any_case(pattern) => {
-            Ok(subject(of)?.is(like(pattern)?))
+            Ok(subject(of)?.is(like(&without_zero(pattern)?)?))
         }
         ("between", [of, low, high]) => {
             Ok(subject(of)?.is(Test::Between(Some(literal(low)?), Some(literal(high)?))))
@@ -68,7 +66,9 @@ fn operator(op: &str, args: &[Value], now: Timestamp, depth: usize) -> Lowered<C
         }
         ("in" | "a_contains" | "a_overlaps", _) => wrong("a property and a list of values"),
         ("isnull", [of]) => Ok(negated(subject(of)?.is(Test::Exists))),
-        ("s_intersects", [one, other]) => intersects(if is_property(one) { other } else { one }),
+        ("s_intersects", [of, shape] | [shape, of]) if is_property(of) && !is_property(shape) => {
+            intersects(shape)
+        }
         ("t_after" | "t_before" | "t_during" | "t_intersects", [of, when]) => temporal(op, of, when),
         ("has", [of, word]) => Ok(subject(of)?.is(Test::Has(literal(word)?))),
         ("regex", [of, Value::String(expression)]) => {
@@ -87,6 +87,7 @@ fn operator(op: &str, args: &[Value], now: Timestamp, depth: usize) -> Lowered<C
         ("s_intersects", _) => wrong("a property and a box"),
         ("t_after" | "t_before" | "t_during" | "t_intersects", _) => wrong("a property and a time"),
         ("text", _) => wrong("words"),
+        ("casei" | "read", _) => Err(format!("'{op}' makes a value, and no test")),
         _ => Err(format!("the operator '{op}' is not supported; there are {OPERATORS}")),
     }
 }
@@ -273,38 +274,11 @@ fn shape_corners(shape: &Value) -> Option<[f64; 4]> {
     }
 }
 
-/// A pattern of LIKE, in which a backslash takes the meaning of what stands behind it: one with `*` and `?`, or a regular expression if
-/// one of these is meant itself.
-fn like(pattern: &str) -> Lowered<Test> {
-    let mut chars = pattern.chars();
-    let (mut glob, mut regex, mut is_glob) = (String::new(), "(?s)^".to_owned(), true);
-    while let Some(char) = chars.next() {
-        match char {
-            '%' => (glob.push('*'), regex.push_str(".*")),
-            '_' => (glob.push('?'), regex.push('.')),
-            char => {
-                let meant = if char == '\\' { chars.next().unwrap_or(char) } else { char };
-                is_glob &= !matches!(meant, '*' | '?' | '\\');
-                glob.push(meant);
-                if meant.is_ascii_punctuation() {
-                    regex.push('\\');
-                }
-                ((), regex.push(meant))
-            }
-        };
-    }
-    regex.push('$');
-    match is_glob {
-        true => Ok(Test::Matches(without_zero(&glob)?)),
-        false => TextPattern::parse(&regex).map(Test::Regex).map_err(|error| error.to_string()),
-    }
-}
-
 /// Shows what was written, shortly.
 fn shown(json: &Value) -> String {
     let mut shown: String = json.to_string().chars().take(80).collect();
     if shown.chars().count() == 80 {
-        let _ = write!(shown, "…");
+        shown.push('…');
     }
     shown
 }

@@ -100,7 +100,7 @@ fn every_query_can_be_written_as_a_filter() {
         "day_night IN (day, night) AND level BETWEEN 500 AND 850",
         "owner=me state:stale @owner=me @time:* a=true b!='true' c='2024-06-01' d=2024-06-01",
         "\"sea surface temperature\" format:zarr @model_id:CMIP6*",
-        "title~\"^sea (ice|surface)\" level:..3 level:3.. x:[* TO *] `100 %`:50%_?",
+        "title~\"^sea (ice|surface)\" level:..3 level:3.. x:[* TO *] `100 %`:50%_? c LIKE '5\\%_\\*'",
     ];
     for words in queries {
         let condition = query(words);
@@ -131,6 +131,9 @@ fn what_cannot_be_understood_is_named() {
         ("a BETWEEN 1 OR 2", "AND and the other bound"),
         ("a NOT 1", "LIKE, BETWEEN or IN"),
         ("a IS 1", "NULL is expected"),
+        ("S_INTERSECTS(BBOX(1,2,3,4), BBOX(1,2,3,4))", "a property and a box"),
+        ("S_INTERSECTS(a, b)", "a property and a box"),
+        ("casei(a)", "a value, and no test"),
         ("a LIKE 1", "'like' has a property and a text"),
         ("AND a = 1", "before this word"),
         ("a = b", "compared with a value, not with {\"property\":\"b\"}"),
@@ -167,6 +170,10 @@ fn what_cannot_be_understood_is_named() {
 fn filters_are_bounded() {
     let long = format!("a = '{}'", "x".repeat(17_000));
     assert!(parse_text(&long, now()).unwrap_err().to_string().contains("at most 16384 bytes"));
+    let many = vec!["a=1"; 60].join(" OR ");
+    let both = crate::language::both(query(&many), text(&many)).unwrap_err();
+    assert!(both.to_string().contains("at most 100 tests, not 120"), "{both}");
+    assert_eq!(crate::language::both(query(""), text(&many)).unwrap(), text(&many));
     let many = vec!["a=1"; 101].join(" OR ");
     assert!(parse_text(&many, now()).unwrap_err().to_string().contains("at most 100 tests"));
     for deep in [format!("{}a=1", "(".repeat(5000)), format!("{}1", "f(".repeat(5000)), "NOT ".repeat(4000)] {

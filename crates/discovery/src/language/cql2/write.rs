@@ -1,6 +1,6 @@
 //! A condition as the JSON of CQL2.
 
-use percale_core::query::{Builtin, Condition, Field, Literal, Test};
+use percale_core::query::{Builtin, Condition, Field, Literal, Test, like_of_glob};
 use serde_json::{Value, json};
 
 use crate::language::value;
@@ -51,23 +51,10 @@ fn clause(of: &Value, test: &Test) -> Value {
         Test::Between(Some(low), None) => operation(">=", low),
         Test::Between(None, Some(high)) => operation("<=", high),
         Test::Has(value) => operation("has", value),
-        Test::Matches(pattern) => json!({"op": "like", "args": [of, like(pattern)]}),
+        Test::Matches(pattern) => json!({"op": "like", "args": [of, like_of_glob(pattern)]}),
         Test::Regex(pattern) => json!({"op": "regex", "args": [of, pattern.as_str()]}),
         Test::Between(None, None) | Test::Exists => negated(&json!({"op": "isNull", "args": [of]})),
     }
-}
-
-fn like(pattern: &str) -> String {
-    let mut like = String::with_capacity(pattern.len());
-    for char in pattern.chars() {
-        match char {
-            '*' => like.push('%'),
-            '?' => like.push('_'),
-            '%' | '_' | '\\' => like.extend(['\\', char]),
-            char => like.push(char),
-        }
-    }
-    like
 }
 
 /// Writes a value as what it can be read as, if that is one thing.
