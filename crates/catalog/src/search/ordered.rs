@@ -15,11 +15,6 @@ use crate::rows::entry::{self, FOUND};
 /// Most entries that are looked at together where other filters may not hold for them, or the caller may not read them.
 const TOGETHER: usize = 2000;
 
-/// How many ids there may be for each entry that is looked at, so that all between the first and the last are gone through, and for how many
-/// entries that is worth it. On PostgreSQL 15 a look-up costs 3 µs, and a row that is gone through 0.25 µs (`searches`, 2 cores of an EPYC).
-const DENSE: u64 = 4;
-const MANY: usize = 100;
-
 /// A value as the index has it.
 enum Stored {
     Number(i64),
@@ -89,7 +84,7 @@ impl Searched<'_> {
         let mut rows = Vec::new();
         if !ids.is_empty() {
             let mut builder = self.builder();
-            let sql = builder.among(sp, ids, self.filters, at, T::LOOKS_UP_FAST)?;
+            let sql = builder.among(sp, ids, self.filters, at)?;
             rows = entry::found(tx, &sql, builder.params).await?;
         }
         Ok(Looked { rows, after: upto, together: together * 2, is_last: upto >= end })
@@ -121,35 +116,10 @@ impl Builder<'_> {
         ))
     }
 
-    /// Looks at entries by their ids, in this order, for which one of the filters is known to hold.
-    fn among(
-        &mut self,
-        sp: i64,
-        ids: Vec<u64>,
-        filters: &Filters,
-        but: usize,
-        looks_up_fast: bool,
-    ) -> Result<Sql> {
-        let dense = match ids[..] {
-            // What else is to hold would be tested of all that are gone through.
-            _ if looks_up_fast || ids.len() < MANY || !filters.is_only(but) => None,
-            [first, .., last] if (last - first) / DENSE < ids.len() as u64 => Some((first, last)),
-            _ => None,
-        };
-        let from = match dense {
-            Some((first, last)) => {
-                // The limit tells PostgreSQL how few these are, and the list is no part of a join, so that it is hashed.
-                let most = (last - first + 1).next_power_of_two();
-                let [sp, first, last] = [self.param(sp), self.param(first), self.param(last)];
-                format!(
-                    "(SELECT * FROM entry w WHERE w.sp = {sp} AND w.id >= {first} AND w.id <= {last} ORDER BY w.id LIMIT {most}) AS e \
-                     WHERE (e.id IN ({})) IS TRUE",
-                    self.listed(&ids)
-                )
-            }
-            None => format!("entry e WHERE {}", self.members(sp, &Members::Ids(ids))?),
-        };
+    /// Looks at entries by their ids, for which one of the filters is known to hold.
+    fn among(&mut self, sp: i64, ids: Vec<u64>, filters: &Filters, but: usize) -> Result<Sql> {
+        let members = self.members(sp, &Members::Ids(ids))?;
         let conditions = self.conditions(filters, Some(but))?;
-        Ok(both(format!("{FOUND} FROM {from} AND {conditions} ORDER BY e.id")))
+        Ok(both(format!("{FOUND} FROM entry e WHERE {members} AND {conditions} ORDER BY e.id")))
     }
 }

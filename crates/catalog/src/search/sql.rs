@@ -124,11 +124,6 @@ impl Filters {
         looks
     }
 
-    /// Tells whether nothing but paths is looked at besides one.
-    pub fn is_only(&self, at: usize) -> bool {
-        self.conditions.len() == 1 && self.get(at).is_some()
-    }
-
     /// Tells whether there is no more than one.
     pub fn is_one_in(&self, space: &SpaceName) -> bool {
         self.conditions.len() <= 1 && self.hold_for_all_in(space)
@@ -322,15 +317,12 @@ impl<'b> Builder<'b> {
                 let conditions = self.conditions(filters, None)?;
                 Ok(format!("e.sp = {sp} AND e.id > {after} AND e.id <= {end} AND {conditions}"))
             }
-            Members::Ids(ids) => Ok(format!("e.sp = {sp} AND e.id IN ({})", self.listed(ids))),
+            Members::Ids(ids) => {
+                let ids = self.param(Value::Texts(ids.iter().map(ToString::to_string).collect()));
+                let [(begin, _), (end, _)] = LIST;
+                Ok(format!("e.sp = {sp} AND e.id IN (SELECT CAST(u.value AS bigint) FROM {begin}{ids}{end})"))
+            }
         }
-    }
-
-    /// Selects the ids of a list.
-    pub(super) fn listed(&mut self, ids: &[u64]) -> String {
-        let ids = self.param(Value::Texts(ids.iter().map(ToString::to_string).collect()));
-        let [(begin, _), (end, _)] = LIST;
-        format!("SELECT CAST(u.value AS bigint) FROM {begin}{ids}{end}")
     }
 
     /// Looks at all members.
