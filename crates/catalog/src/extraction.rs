@@ -2,9 +2,10 @@
 //!
 //! What was published since is in the journal: a place in it, kept in the transaction that writes what was found up to there, is all
 //! that has to be remembered. Where there is no such place, or its records are not kept any more, all objects of the space are looked
-//! at, in the order of their ids. What is read twice is found again, and changes nothing.
+//! at, in the order of their ids. What is read twice is found again, and changes nothing. Documents that describe an object are read with
+//! it, and it is read again when one of them comes, changes or goes.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use percale_core::Position;
@@ -15,13 +16,15 @@ use crate::attribute::{check_values, gather, write};
 use crate::batch::{Batch, IdCache, Mark, Written};
 use crate::catalog::Catalog;
 use crate::copies::home_space;
+use crate::description;
 use crate::engine::{Change, Query, Tx};
 use crate::error::{Error, ErrorKind, Result};
 use crate::model::{
     Attribute, AttributeSource, EntryKind, ExtractionPlace, FoundAttribute, Header, OpenVersion, ToExtract,
 };
 use crate::read::open_current;
-use crate::record::{AttributesItem, Items, RecordChange, SetAttribute, kind};
+use crate::record::{AttributesItem, FormerPlace, Items, RecordChange, SetAttribute, kind};
+use crate::rows::entry::EntryRow;
 use crate::rows::site::SpaceRow;
 use crate::rows::{Lock, attribute, entry, extraction, journal};
 
@@ -61,7 +64,8 @@ pub(crate) fn check_found(found: &[FoundAttribute]) -> Result<()> {
     found.iter().try_for_each(|(name, values)| check_values(name, values).map_err(Error::invalid))
 }
 
-async fn home_row<T: Tx>(batch: &mut Batch<'_, T>, space: SpaceId) -> Result<Arc<SpaceRow>> {
+/// Returns the row of a space that is at home here.
+pub(crate) async fn home_row<T: Tx>(batch: &mut Batch<'_, T>, space: SpaceId) -> Result<Arc<SpaceRow>> {
     let missing = || Error::new(ErrorKind::SpaceNotFound, format!("there is no space {space}"));
     let sp = home_space(batch, space).await?.ok_or_else(missing)?;
     batch.space(sp).await
@@ -87,60 +91,117 @@ impl Query for Next {
             _ => ExtractionPlace { term: end.term, seq: end.seq, scan: Some(0), extractor: *extractor },
         };
         let mut place = from;
-        let mut wanted: Vec<(i64, u64)> = Vec::new();
-        let mut versions: HashMap<u64, VersionId> = HashMap::new();
+        let mut news = News::default();
+        let mut all: Vec<u64> = Vec::new();
         match from.scan {
             Some(after) => {
                 let rows = entry::of_kind(tx, sp, EntryKind::Object, after, *limit).await?;
                 place.scan = rows.last().filter(|_| rows.len() == *limit).map(|last| last.id);
-                wanted.extend(rows.iter().map(|row| (sp, row.id)));
+                all.extend(rows.iter().map(|row| row.id));
             }
             None => {
-                let mut published: BTreeMap<EntryId, VersionId> = BTreeMap::new();
                 for record in journal::read(tx, sp, *space, from.seq, RECORDS).await? {
                     place.seq = record.position.seq;
-                    match record.change() {
-                        Ok(RecordChange::ObjectsPublished(items)) => {
-                            published.extend(items.into_iter().map(|item| (item.id, item.version)));
-                        }
-                        Ok(RecordChange::AttributesChanged(items)) => {
-                            for item in items.iter().filter(|item| item.source == AttributeSource::Header) {
-                                if item.version.is_some()
-                                    && published.get(&item.entry).copied() == item.version
-                                {
-                                    published.remove(&item.entry);
-                                }
-                            }
-                        }
-                        _ => {}
-                    }
-                    if published.len() >= MANY {
+                    // A kind of a later release says nothing of bytes.
+                    news.learn(record.change().unwrap_or(RecordChange::Unknown));
+                    if news.published.len() >= MANY {
                         break;
                     }
                 }
-                wanted.extend(published.keys().map(|id| (sp, id.0)));
-                versions.extend(published.into_iter().map(|(id, version)| (id.0, version)));
+                let described = description::of_documents(tx, sp, &news.documents).await?;
+                news.again.extend(described.iter().map(|object| object.id));
+                all.extend(news.published.keys().chain(&news.again).copied().collect::<BTreeSet<_>>());
             }
         }
-        batch.learn_all(entry::with_ancestors(tx, wanted.clone()).await?, Lock::None)?;
-        let mut current = Vec::new();
-        for (sp, id) in wanted {
-            let Some(found) = batch.entry(sp, id, Lock::None).await? else { continue };
-            // One that was published again since stands further on in the journal.
-            let is_due = |version| versions.get(&id).is_none_or(|due| *due == version);
-            if let Some(version) = found.version().filter(|version| is_due(*version)) {
-                current.push((found, version));
-            }
+        let keys = all.iter().map(|id| (sp, *id)).collect();
+        batch.learn_all(entry::with_ancestors(tx, keys).await?, Lock::None)?;
+        let mut current = Vec::with_capacity(all.len());
+        for id in all {
+            current.extend(batch.entry(sp, id, Lock::None).await?.filter(|found| news.is_current(found)));
         }
-        batch.load_replicas(current.iter().map(|(_, version)| (sp, *version)).collect()).await?;
-        let mut due: Vec<OpenVersion> = Vec::with_capacity(current.len());
-        for (found, version) in current {
+        let documents = description::of_objects(tx, &current).await?;
+        current.retain(|found| !news.was_read(found) || documents.contains_key(&found.id));
+        batch
+            .load_replicas(current.iter().filter_map(|found| Some((sp, found.version()?))).collect())
+            .await?;
+        let mut versions: Vec<OpenVersion> = Vec::with_capacity(current.len());
+        for found in current {
+            let Some(version) = found.version() else { continue };
             let path = batch.path_of(sp, found.id).await?;
             let replicas = batch.replicas(sp, version).await?.into_iter().map(|row| row.replica).collect();
-            due.push(open_current(&path, &found, end, replicas)?);
+            versions.push(open_current(&path, &found, end, replicas)?);
         }
+        let due = description::with_documents(&mut batch, sp, versions, documents).await?;
         let is_done = place == from && from.scan.is_none();
         Ok(ToExtract { due, place, is_done })
+    }
+}
+
+/// What records of the journal say of what is to be read.
+#[derive(Default)]
+struct News {
+    /// The last versions of objects that were published, and whether they were read then.
+    published: BTreeMap<u64, (VersionId, bool)>,
+    /// What is to be read as it is now, whenever it was published.
+    again: BTreeSet<u64>,
+    /// Collections and names of what may be documents that came, changed or went.
+    documents: BTreeSet<(u64, String)>,
+}
+
+impl News {
+    fn learn(&mut self, change: RecordChange) {
+        match change {
+            RecordChange::ObjectsPublished(items) => {
+                for item in items {
+                    self.published.insert(item.id.0, (item.version, false));
+                    self.document(item.parent, item.name);
+                }
+            }
+            RecordChange::EntriesMoved(items) => {
+                for item in items {
+                    // It is by its name that some formats are known.
+                    self.again.insert(item.id.0);
+                    self.document(item.parent, item.name);
+                    self.former(item.from);
+                }
+            }
+            RecordChange::EntriesRemoved(items) => items.into_iter().for_each(|item| self.former(item.from)),
+            RecordChange::AttributesChanged(items) => {
+                for item in items.iter().filter(|item| item.source == AttributeSource::Header) {
+                    if let Some((version, is_read)) = self.published.get_mut(&item.entry.0)
+                        && item.version == Some(*version)
+                    {
+                        *is_read = true;
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn document(&mut self, parent: EntryId, name: String) {
+        if description::is_document(&name) {
+            self.documents.insert((parent.0, name));
+        }
+    }
+
+    fn former(&mut self, place: Option<FormerPlace>) {
+        if let Some(FormerPlace { parent, name }) = place {
+            self.document(parent, name);
+        }
+    }
+
+    /// Tells whether an object is to be looked at as it is now. One that was published again since stands further on in the journal.
+    fn is_current(&self, found: &EntryRow) -> bool {
+        let published = self.published.get(&found.id);
+        let is_last = published.is_none_or(|(version, _)| found.version() == Some(*version));
+        found.version().is_some() && (is_last || self.again.contains(&found.id))
+    }
+
+    /// Tells whether the bytes of an object were read when they were published, and nothing else calls for it.
+    fn was_read(&self, found: &EntryRow) -> bool {
+        let was_read = self.published.get(&found.id).is_some_and(|(_, is_read)| *is_read);
+        was_read && !self.again.contains(&found.id)
     }
 }
 

@@ -19,6 +19,7 @@ mod attribute;
 mod batch;
 mod catalog;
 mod copies;
+mod description;
 mod engine;
 mod error;
 mod extraction;
@@ -55,8 +56,8 @@ pub use follow::SpaceSnapshot;
 pub use model::*;
 pub use publish::MAX_PUBLISH;
 pub use record::{
-    AttributesItem, ChangedItem, CreatedItem, GrantItem, MovedItem, PublishedItem, RecordChange, RemovedItem,
-    ReplicaItem, ReplicaRemovedItem, SetAttribute, SpaceBody, SpaceMovedBody, SpacePromotedBody,
+    AttributesItem, ChangedItem, CreatedItem, FormerPlace, GrantItem, MovedItem, PublishedItem, RecordChange,
+    RemovedItem, ReplicaItem, ReplicaRemovedItem, SetAttribute, SpaceBody, SpaceMovedBody, SpacePromotedBody,
 };
 pub use register::MAX_REGISTER;
 

@@ -12,7 +12,7 @@ use crate::catalog::Catalog;
 use crate::engine::{Change, Tx};
 use crate::error::{Error, ErrorKind, Result, missing};
 use crate::model::{Changed, Content, Entry, FileAttributes, RenameOptions};
-use crate::record::{ChangedItem, CreatedItem, Items, LinkItem, MovedItem, kind};
+use crate::record::{ChangedItem, CreatedItem, FormerPlace, Items, LinkItem, MovedItem, kind};
 use crate::rows::Lock;
 use crate::rows::entry::{self, EntryRow};
 use crate::rows::publish::actor;
@@ -318,6 +318,7 @@ impl Change for Rename {
             parent: EntryId(parent),
             name,
             replaced: replaced.map(|there| EntryId(there.id)),
+            from: Some(FormerPlace { parent: EntryId(entry.parent), name: entry.name.clone() }),
         };
         let mark = batch.record(sp, &actor(caller), kind::ENTRIES_MOVED, &Items { items: vec![item] })?;
         Ok(Draft { entry: moved.to_entry(space), is_changed: true, mark })

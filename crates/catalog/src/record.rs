@@ -179,6 +179,15 @@ pub struct ChangedItem {
     pub mode: Option<FileMode>,
 }
 
+/// Where an entry was.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FormerPlace {
+    /// The collection.
+    pub parent: EntryId,
+    /// Its name there.
+    pub name: String,
+}
+
 /// An entry that has another place or name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MovedItem {
@@ -190,6 +199,9 @@ pub struct MovedItem {
     pub name: String,
     /// The entry that was removed to make room.
     pub replaced: Option<EntryId>,
+    /// Where it was before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<FormerPlace>,
 }
 
 /// An entry that is gone.
@@ -199,6 +211,9 @@ pub struct RemovedItem {
     pub id: EntryId,
     /// The versions it had.
     pub versions: Vec<VersionId>,
+    /// Where it was, if that collection stays.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<FormerPlace>,
 }
 
 /// A copy as it is after the change.
@@ -411,7 +426,7 @@ mod tests {
             assert_eq!(again.unwrap(), sample.body, "{}", sample.kind);
             kinds.push(sample.kind);
         }
-        assert_eq!(kinds.len(), 18, "a sample of each kind, and of what was added to one");
+        assert_eq!(kinds.len(), 20, "a sample of each kind, and of what was added to one");
     }
 
     #[test]

@@ -13,7 +13,7 @@ use crate::engine::{Change, Tx};
 use crate::error::{Error, ErrorKind, Result};
 use crate::model::{MAX_REMOVE, RemoveOptions, Removed};
 use crate::namespace::require_empty;
-use crate::record::{Items, RemovedItem, kind};
+use crate::record::{FormerPlace, Items, RemovedItem, kind};
 use crate::rows::Lock;
 use crate::rows::entry::{self, EntryRow};
 use crate::rows::publish::actor;
@@ -154,8 +154,14 @@ async fn remove_all<T: Tx>(
         return Err(Error::internal("nothing was found to remove"));
     };
     let versions = batch.remove(&doomed).await?;
-    let items = doomed.iter().zip(versions);
-    let items = items.map(|(entry, versions)| RemovedItem { id: EntryId(entry.id), versions }).collect();
+    let gone: HashSet<u64> = doomed.iter().map(|entry| entry.id).collect();
+    let items = doomed.iter().zip(versions).map(|(entry, versions)| RemovedItem {
+        id: EntryId(entry.id),
+        versions,
+        from: (!gone.contains(&entry.parent))
+            .then(|| FormerPlace { parent: EntryId(entry.parent), name: entry.name.clone() }),
+    });
+    let items = items.collect();
     let mark = batch.record(sp, &actor(caller), kind::ENTRIES_REMOVED, &Items { items })?;
     Ok(Draft { entries: doomed.len() as u64, is_done, mark })
 }

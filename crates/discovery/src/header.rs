@@ -1,6 +1,6 @@
 //! What is found in the header of a file.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use percale_core::attribute::{
     Float, MAX_ATTRIBUTE_NAME, MAX_ATTRIBUTE_TEXT, MAX_ATTRIBUTE_VALUES, MAX_HEADER_ATTRIBUTES,
@@ -17,6 +17,8 @@ pub const FORMAT: &str = "format";
 pub const LEFT_OUT: &str = "extraction.left_out";
 /// The attribute that says why nothing, or not all, could be read.
 pub const ERROR: &str = "extraction.error";
+/// The attribute that names the documents beside a file that describe it.
+pub const DESCRIBED_BY: &str = "described_by";
 
 /// An attribute of a file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -106,6 +108,21 @@ impl Header {
     /// Says that what there is could not all be read.
     pub fn fail(&mut self, why: &str) {
         self.text(ERROR, why);
+    }
+
+    /// Adds what a document beside the file says of it, where the file itself and the documents before say nothing.
+    pub fn describe(&mut self, document: &str, said: Vec<Found>) {
+        self.text(DESCRIBED_BY, document);
+        let known: HashSet<AttributeName> = self.places.keys().cloned().collect();
+        for Found { name, values } in said {
+            match (name.as_str(), values.first()) {
+                // They are the document's own.
+                (FORMAT | LEFT_OUT, _) => {}
+                (ERROR, Some(AttributeValue::Text(why))) => self.fail(&format!("{document}: {why}")),
+                _ if known.contains(&name) => {}
+                _ => self.add(name.as_str(), values),
+            }
+        }
     }
 
     /// Returns what was found.

@@ -16,8 +16,8 @@ use bytes::Bytes;
 use futures::future::BoxFuture;
 use futures::{FutureExt as _, StreamExt as _, stream};
 use percale_catalog::{
-    Catalog, ExtractionMode, ExtractionPlace, FoundAttribute, Header, OpenVersion, Rules, Space, SpaceRules,
-    ToExtract,
+    Catalog, Described, ExtractionMode, ExtractionPlace, FoundAttribute, Header, OpenVersion, Rules, Space,
+    SpaceRules, ToExtract,
 };
 use percale_core::ids::SpaceId;
 use percale_core::{AttributeValue, ByteCount, ByteRange, ErrorCode, ObjectPath, Position};
@@ -262,17 +262,18 @@ async fn page(app: &AppState, space: &Space, is_asked: bool) -> Result<bool> {
     let _turn = turn.lock().await;
     let ToExtract { mut due, place, is_done } = app.catalog.to_extract(space.id, EXTRACTOR, PAGE).await?;
     let rules = extraction.state(space.id, |state| {
-        due.retain(|version| is_asked || !state.mode_of(&version.path).is_off());
+        due.retain(|due| is_asked || !state.mode_of(&due.object.path).is_off());
         state.rules.clone()
     });
     let is_last_try = extraction.state(space.id, |state| state.tries + 1 >= TRIES);
     let (mut away, mut headers) = (None, Vec::new());
     for some in due.chunks(SOME) {
         // What was read is written while more is read.
-        let read = read_all(app, some, &rules, &Reach::Here);
+        let reading = Reading { app, rules: &rules, reach: &Reach::Here, is_last_try };
+        let read = reading.all(some);
         let (read, written) = tokio::join!(read, write(app, space.id, None, std::mem::take(&mut headers)));
         written?;
-        for (version, found) in some.iter().zip(read) {
+        for (Described { object: version, .. }, found) in some.iter().zip(read) {
             match found {
                 Ok(header) => headers.push(header),
                 Err(error) if error.code() == ErrorCode::SiteUnavailable => {
@@ -367,12 +368,15 @@ pub async fn drain(app: &AppState, path: &ObjectPath) -> Result<()> {
 pub async fn extract(
     app: &AppState,
     space: SpaceId,
-    versions: &[OpenVersion],
+    versions: Vec<OpenVersion>,
     acting: &Acting,
 ) -> Result<Vec<Result<()>>> {
     let (mut headers, mut outcomes) = (Vec::new(), Vec::with_capacity(versions.len()));
     let rules = app.extraction.note_rules(&app.catalog, space).await?;
-    for found in read_all(app, versions, &rules, &Reach::Fabric(acting.clone())).await {
+    let described = app.catalog.described(space, versions).await?;
+    let reach = Reach::Fabric(acting.clone());
+    let reading = Reading { app, rules: &rules, reach: &reach, is_last_try: false };
+    for found in reading.all(&described).await {
         outcomes.push(found.and_then(|header| {
             let outcome = error_of(&header);
             headers.push(header);
@@ -383,17 +387,44 @@ pub async fn extract(
     Ok(outcomes)
 }
 
-/// Reads the headers of versions, some at once; in their order.
-async fn read_all(
-    app: &AppState,
-    versions: &[OpenVersion],
-    rules: &SpaceRules,
-    reach: &Reach,
-) -> Vec<Result<Header>> {
-    let read = versions.iter().map(|version| header(app, version, rules, reach).boxed());
-    let read: Vec<BoxFuture<'_, Result<Header>>> = read.collect();
-    // The bytes of the next ones are looked for meanwhile.
-    stream::iter(read).buffered(app.extraction.at_once * 2).collect().await
+/// How headers are read.
+#[derive(Clone, Copy)]
+struct Reading<'a> {
+    app: &'a AppState,
+    rules: &'a SpaceRules,
+    reach: &'a Reach,
+    /// Whether what cannot be read now is not tried again.
+    is_last_try: bool,
+}
+
+impl Reading<'_> {
+    /// Reads the headers of versions, some at once; in their order.
+    async fn all(self, versions: &[Described]) -> Vec<Result<Header>> {
+        let read = versions.iter().map(|version| self.one(version).boxed());
+        let read: Vec<BoxFuture<'_, Result<Header>>> = read.collect();
+        // The bytes of the next ones are looked for meanwhile.
+        stream::iter(read).buffered(self.app.extraction.at_once * 2).collect().await
+    }
+
+    /// Reads the header of a version, and what the documents beside it say.
+    async fn one(self, Described { object, by }: &Described) -> Result<Header> {
+        let mut gathered = self.gather(object).await?;
+        for document in by {
+            let name = document.path.name().unwrap_or_default();
+            match self.gather(document).await {
+                Ok(said) => gathered.describe(name, said.finish()),
+                Err(error) if error.is_retryable() && !self.is_last_try => return Err(error),
+                Err(error) => gathered.fail(&format!("{name}: {}", error.detail())),
+            }
+        }
+        Ok(header_of(object, attributes_of(gathered, &self.rules.at(&object.path))))
+    }
+
+    async fn gather(self, version: &OpenVersion) -> Result<Gathered> {
+        let name = version.path.name().unwrap_or_default();
+        let read = bytes_of(self.app, version, self.reach).await?;
+        self.app.extraction.gather(name, version.size, &read).await
+    }
 }
 
 fn error_of(header: &Header) -> Result<()> {
@@ -404,14 +435,6 @@ fn error_of(header: &Header) -> Result<()> {
         }
         _ => Ok(()),
     }
-}
-
-/// Reads the header of a version.
-async fn header(app: &AppState, version: &OpenVersion, rules: &SpaceRules, reach: &Reach) -> Result<Header> {
-    let name = version.path.name().unwrap_or_default();
-    let read = bytes_of(app, version, reach).await?;
-    let gathered = app.extraction.gather(name, version.size, &read).await?;
-    Ok(header_of(version, attributes_of(gathered, &rules.at(&version.path))))
 }
 
 impl Extraction {

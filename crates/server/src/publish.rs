@@ -79,13 +79,7 @@ pub type Item = (NewObject, StagedContent);
 
 struct Waiting {
     item: Item,
-    answer: oneshot::Sender<Result<Done>>,
-}
-
-/// A publication that is visible, and whether its header was read before.
-struct Done {
-    committed: Committed,
-    has_header: bool,
+    answer: oneshot::Sender<Result<Committed>>,
 }
 
 /// Publishes staged bytes under this server's lease.
@@ -142,15 +136,15 @@ impl Publisher {
     }
 
     /// Waits for what the space of a new version wants to be done before a write is answered.
-    async fn settled(&self, path: &ObjectPath, done: Result<Done>) -> Result<Committed> {
-        let Done { committed, has_header } = done?;
-        if !has_header {
+    async fn settled(&self, path: &ObjectPath, done: Result<Committed>) -> Result<Committed> {
+        let committed = done?;
+        if !committed.has_header {
             self.to.extraction.settle(path, committed.position).await;
         }
         Ok(committed)
     }
 
-    async fn all_settled(&self, paths: &[ObjectPath], all: Vec<Result<Done>>) -> Vec<Result<Committed>> {
+    async fn all_settled(&self, paths: &[ObjectPath], all: Vec<Result<Committed>>) -> Vec<Result<Committed>> {
         let mut results = Vec::with_capacity(all.len());
         for (path, done) in paths.iter().zip(all) {
             results.push(self.settled(path, done).await);
@@ -240,7 +234,7 @@ async fn work(to: Arc<Destination>, waiting: Arc<tokio::sync::Mutex<mpsc::Receiv
 
 impl Destination {
     /// Publishes what was staged under this server's own lease.
-    async fn publish_direct(&self, items: Vec<Item>) -> Vec<Result<Done>> {
+    async fn publish_direct(&self, items: Vec<Item>) -> Vec<Result<Committed>> {
         match self.lease.current() {
             Ok(holder) => self.publish(holder, items, OnFailure::Discard).await,
             Err(error) => {
@@ -256,7 +250,7 @@ impl Destination {
         holder: TaskHolder,
         items: Vec<Item>,
         on_failure: OnFailure,
-    ) -> Vec<Result<Done>> {
+    ) -> Vec<Result<Committed>> {
         let names = items.iter().filter_map(|(object, _)| object.path.space()).collect();
         let spaces = match self.abroad.spaces(names).await {
             Ok(spaces) => spaces,
@@ -267,7 +261,7 @@ impl Destination {
                 return items.iter().map(|_| Err(error.clone())).collect();
             }
         };
-        let mut results: Vec<Result<Done>> = items.iter().map(|_| Err(lost())).collect();
+        let mut results: Vec<Result<Committed>> = items.iter().map(|_| Err(lost())).collect();
         let (mut here, mut here_at, mut abroad, mut abroad_at) = (vec![], vec![], vec![], vec![]);
         for (at, item) in items.into_iter().enumerate() {
             match item.0.path.space().and_then(|name| spaces.get(&name)) {
@@ -301,7 +295,6 @@ impl Destination {
             }
         );
         // Who orders the space there reads its headers.
-        let abroad = abroad.into_iter().map(|one| one.map(|committed| Done { committed, has_header: false }));
         for (at, result) in here_at.into_iter().zip(here).chain(abroad_at.into_iter().zip(abroad)) {
             results[at] = result;
         }
@@ -314,7 +307,7 @@ impl Destination {
         holder: TaskHolder,
         items: Vec<Item>,
         on_failure: OnFailure,
-    ) -> Vec<Result<Done>> {
+    ) -> Vec<Result<Committed>> {
         failpoint("publish.after_stage");
         let count = items.len();
         let wanted = items.iter().map(|(object, content)| Prepare {
@@ -365,8 +358,8 @@ impl Destination {
         prepared: Vec<Prepared>,
         count: usize,
         on_failure: OnFailure,
-    ) -> Vec<Result<Done>> {
-        let mut results: Vec<Result<Done>> = (0..count).map(|_| Err(lost())).collect();
+    ) -> Vec<Result<Committed>> {
+        let mut results: Vec<Result<Committed>> = (0..count).map(|_| Err(lost())).collect();
         let mut published = Vec::with_capacity(prepared.len());
         for (store, group) in by_store(prepared) {
             for (one, outcome) in to_store(&self.lease, &store, group).await {
@@ -390,7 +383,6 @@ impl Destination {
             size: one.item.1.tree.size(),
         });
         let headers = self.extraction.ahead(&arrived.collect::<Vec<_>>()).await;
-        let has_header: Vec<bool> = headers.iter().map(Option::is_some).collect();
         let written = published.iter().zip(headers).map(|((one, at), found)| Commit {
             found,
             key: Some(at.key.to_string()),
@@ -402,9 +394,9 @@ impl Destination {
         });
         let committed = self.catalog.commit(written.collect()).await;
         failpoint("publish.after_commit");
-        for (((one, _), has_header), outcome) in published.into_iter().zip(has_header).zip(committed) {
+        for ((one, _), outcome) in published.into_iter().zip(committed) {
             results[one.index] = match outcome {
-                Ok(committed) => Ok(Done { committed, has_header }),
+                Ok(committed) => Ok(committed),
                 Err(error) => {
                     let error = ApiError::from(error).with_path(&one.item.0.path);
                     if !on_failure.keeps(&error) {

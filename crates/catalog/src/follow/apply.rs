@@ -377,7 +377,7 @@ impl<T: Tx> Applier<'_, '_, T> {
     }
 
     async fn moved(&mut self, item: MovedItem) -> Result<()> {
-        let MovedItem { id, parent, name, replaced } = item;
+        let MovedItem { id, parent, name, replaced, .. } = item;
         check_entry_name(&name)?;
         let entry = self.entry(id).await?;
         if entry.parent == 0 {

@@ -89,11 +89,20 @@ impl ExtractionPlace {
     }
 }
 
+/// A version with the documents beside it that describe it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Described {
+    /// The version.
+    pub object: OpenVersion,
+    /// The documents as they are now; the first of two that say different things has the word.
+    pub by: Vec<OpenVersion>,
+}
+
 /// Versions whose bytes were not read yet.
 #[derive(Debug, Clone)]
 pub struct ToExtract {
     /// The next of them. There may be none although there are more.
-    pub due: Vec<OpenVersion>,
+    pub due: Vec<Described>,
     /// Where that is once these were read.
     pub place: ExtractionPlace,
     /// Whether all were, so that the place is as it was.

@@ -172,6 +172,21 @@ static HAS_CHILDREN: Sql = Sql::both("SELECT id FROM entry WHERE sp = $1 AND par
 static HAS_NAMES: Sql =
     Sql::both("SELECT id FROM entry WHERE sp = $1 AND parent = $2 AND name >= $3 AND name <= $4 LIMIT 1");
 
+static NAMED: Sql = Sql::each(
+    concat!(
+        "SELECT ",
+        columns!(),
+        " FROM entry e WHERE e.sp = $1 AND e.parent = $2 AND e.name >= $3 AND e.name <= $4 ORDER BY e.name LIMIT $5"
+    ),
+    concat!(
+        "SELECT ",
+        columns!(),
+        " FROM UNNEST($1::bigint[], $2::bigint[], $3::text[], $4::text[], $5::bigint[]) AS k(sp, parent, first, last, most) \
+         CROSS JOIN LATERAL (SELECT * FROM entry n WHERE n.sp = k.sp AND n.parent = k.parent AND n.name >= k.first \
+         AND n.name <= k.last ORDER BY n.name LIMIT k.most) e"
+    ),
+);
+
 static SUBTREE: Sql = Sql::both(
     "WITH RECURSIVE down(sp, id) AS (SELECT sp, id FROM entry WHERE sp = $1 AND id = $2 \
      UNION ALL SELECT e.sp, e.id FROM down JOIN entry e ON e.sp = down.sp AND e.parent = down.id) \
@@ -392,6 +407,23 @@ pub(crate) async fn has_names<T: Tx>(
     last: &str,
 ) -> Result<bool> {
     Ok(!tx.query(&HAS_NAMES, row![sp, parent, first, last]).await?.is_empty())
+}
+
+/// Names of entries of a collection.
+pub(crate) struct Names {
+    pub sp: i64,
+    pub parent: u64,
+    /// The first of them.
+    pub first: String,
+    /// The last of them.
+    pub last: String,
+}
+
+/// Returns entries by their names, at most `limit` for each of the ranges, the first ones.
+pub(crate) async fn named<T: Tx>(tx: &T, names: Vec<Names>, limit: usize) -> Result<Vec<EntryRow>> {
+    let params =
+        names.into_iter().map(|Names { sp, parent, first, last }| row![sp, parent, first, last, limit]);
+    decode_all(tx.many(&NAMED, params.collect()).await?)
 }
 
 /// Returns the ids of an entry and everything below it, at most `limit`.

@@ -29,8 +29,12 @@ async fn settle(site: &Site) -> Vec<String> {
     let mut read = Vec::new();
     loop {
         let ToExtract { due, place, is_done, .. } = next(site).await;
-        let headers = due.iter().map(|version| header(version, &[("at", version.path.as_str())])).collect();
-        read.extend(due.iter().map(|version| version.path.to_string()));
+        let by = |due: &Described| {
+            due.by.iter().filter_map(|by| by.path.name()).map(|name| format!(" < {name}")).collect::<String>()
+        };
+        let at = |due: &Described| format!("{}{}", due.object.path, by(due));
+        let headers = due.iter().map(|due| header(&due.object, &[("at", &at(due))])).collect();
+        read.extend(due.iter().map(at));
         site.catalog.extracted(site.space.id, Some(place), headers).await.unwrap();
         if is_done {
             return read;
@@ -75,7 +79,7 @@ async fn what_was_found_takes_the_place_of_what_was_found_before(site: Site) {
     site.put("/lab/x", 1).await;
     let person = AttributeChange { set: vec![("a".parse().unwrap(), vec![AttributeValue::Integer(7)])] };
     site.catalog.change_attributes(&site.admin, &path("/lab/x"), person).await.unwrap();
-    let first = next(&site).await.due.remove(0);
+    let first = next(&site).await.due.remove(0).object;
     let note = async |headers| site.catalog.extracted(site.space.id, None, headers).await;
     note(vec![header(&first, &[("a", "1"), ("b", "2"), ("c", "3")])]).await.unwrap();
     note(vec![header(&first, &[("b", "2"), ("c", "4")])]).await.unwrap();
@@ -176,7 +180,96 @@ async fn a_space_says_when_its_objects_are_read(site: Site) {
     assert!(matches!(kind(refused), ErrorKind::Denied(_)));
 }
 
+async fn what_is_described_is_read_with_its_documents_and_again_when_these_change(site: Site) {
+    settle(&site).await;
+    // The whole name has the word before the one without what tells the format; documents describe no documents.
+    for name in ["a.nc", "a.nc.yaml", "a.json", "a.yml", "b.nii.gz", "a.nc.csv"] {
+        site.put(&format!("/lab/{name}"), 1).await;
+    }
+    assert_eq!(
+        settle(&site).await,
+        [
+            "/lab/a.nc < a.nc.yaml < a.json < a.yml",
+            "/lab/a.nc.yaml",
+            "/lab/a.json",
+            "/lab/a.yml",
+            "/lab/b.nii.gz",
+            "/lab/a.nc.csv < a.nc.yaml"
+        ]
+    );
+    // One that comes later, or says something else.
+    site.put("/lab/b.json", 1).await;
+    assert_eq!(settle(&site).await, ["/lab/b.nii.gz < b.json", "/lab/b.json"]);
+    site.put("/lab/b.json", 2).await;
+    assert_eq!(settle(&site).await, ["/lab/b.nii.gz < b.json", "/lab/b.json"]);
+    // One that goes or has another name, and one that took its place.
+    site.rename("/lab/b.json", "/lab/c.json", false).await.unwrap();
+    assert_eq!(settle(&site).await, ["/lab/b.nii.gz", "/lab/c.json"]);
+    site.rename("/lab/c.json", "/lab/a.json", true).await.unwrap();
+    assert_eq!(
+        settle(&site).await,
+        ["/lab/a.nc < a.nc.yaml < a.json < a.yml", "/lab/c.json"].map(|at| at.replace("c.json", "a.json"))
+    );
+    site.remove("/lab/a.json", false).await.unwrap();
+    assert_eq!(settle(&site).await, ["/lab/a.nc < a.nc.yaml < a.yml"]);
+    // What is renamed is described by others, and may be of another format.
+    site.rename("/lab/a.nc", "/lab/a.tif", false).await.unwrap();
+    assert_eq!(settle(&site).await, ["/lab/a.tif < a.yml"]);
+    // In other collections is nothing of it.
+    site.mkdir("/lab/d").await;
+    site.rename("/lab/a.yml", "/lab/d/a.yml", false).await.unwrap();
+    site.put("/lab/d/a.tif", 1).await;
+    assert_eq!(settle(&site).await, ["/lab/a.tif", "/lab/d/a.yml", "/lab/d/a.tif < a.yml"]);
+    site.remove("/lab/d", true).await.unwrap();
+    assert_eq!(settle(&site).await, Vec::<String>::new());
+    // A collection of that name is no document, and everything is found by looking at all objects, too.
+    site.mkdir("/lab/a.json").await;
+    let mut all = Vec::new();
+    let mut scan = site.catalog.to_extract(site.space.id, EXTRACTOR + 1, 100).await.unwrap();
+    all.extend(scan.due.drain(..).map(|due| (due.object.path.to_string(), due.by.len())));
+    let wanted = [("/lab/a.tif", 0), ("/lab/a.nc.yaml", 0), ("/lab/b.nii.gz", 0), ("/lab/a.nc.csv", 1)];
+    assert_eq!(all, wanted.map(|(path, by)| (path.to_owned(), by)));
+    site.assert_sound().await;
+}
+
+async fn many_names_that_begin_as_a_document_are_looked_at_up_to_a_bound(site: Site) {
+    settle(&site).await;
+    for n in 0..60 {
+        site.put(&format!("/lab/a.{n:02}"), 1).await;
+    }
+    settle(&site).await;
+    site.put("/lab/a.json", 1).await;
+    let read = settle(&site).await;
+    assert_eq!((read.len(), read[0].as_str()), (51, "/lab/a.00 < a.json"));
+}
+
+async fn what_is_described_is_not_all_read_ahead(site: Site) {
+    assert_eq!(settle(&site).await, Vec::<String>::new());
+    let has_header = async |name: &str| put_with(&site, name, &[("a", "1")]).await.unwrap().has_header;
+    assert!(has_header("/lab/x.nc").await);
+    assert!(has_header("/lab/other.json").await);
+    assert_eq!(settle(&site).await, Vec::<String>::new());
+    assert!(!has_header("/lab/x.json").await);
+    assert!(!has_header("/lab/x.nc").await);
+    assert_eq!(settle(&site).await, ["/lab/x.nc < x.json"]);
+    // Of two that come together each is in time for the other.
+    let mut commits = Vec::new();
+    for name in ["/lab/y.nc", "/lab/y.json", "/lab/z.nc"] {
+        let intent = site.prepare(site.wanted(name, Condition::Any)).await.unwrap();
+        let found = Some(vec![attribute("a", "1")]);
+        commits.push(Commit { found, ..Commit::new(intent.id, ByteCount(1), None) });
+    }
+    let committed = site.catalog.commit(commits).await;
+    let has_header: Vec<bool> = committed.into_iter().map(|one| one.unwrap().has_header).collect();
+    assert_eq!(has_header, [false, false, true]);
+    assert_eq!(settle(&site).await, ["/lab/y.nc < y.json"]);
+    site.assert_sound().await;
+}
+
 on_both! {
+    what_is_described_is_read_with_its_documents_and_again_when_these_change,
+    many_names_that_begin_as_a_document_are_looked_at_up_to_a_bound,
+    what_is_described_is_not_all_read_ahead,
     each_version_is_read_once,
     what_was_found_takes_the_place_of_what_was_found_before,
     what_was_read_at_once_is_not_read_again,

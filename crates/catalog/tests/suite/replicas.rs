@@ -2,6 +2,7 @@
 
 use percale_catalog::*;
 use percale_core::ByteCount;
+use percale_core::ids::EntryId;
 use percale_core::state::ReplicaState;
 
 use crate::site::{Site, kind, new_store, path, root};
@@ -151,7 +152,8 @@ async fn removing_an_object_discards_the_copies_of_all_its_versions(site: Site) 
     site.remove("/lab/x", false).await.unwrap();
     site.assert_sound().await;
     let records = site.catalog.journal(&site.admin, site.space.id, None, 1000).await.unwrap();
-    let removed = RemovedItem { id: x.entry, versions: vec![changed.version, x.version] };
+    let from = Some(FormerPlace { parent: EntryId::ROOT, name: "x".into() });
+    let removed = RemovedItem { id: x.entry, versions: vec![changed.version, x.version], from };
     assert_eq!(records.last().unwrap().change().unwrap(), RecordChange::EntriesRemoved(vec![removed]));
     assert_eq!(site.collect().await.iter().map(|garbage| garbage.key.as_str()).collect::<Vec<_>>(), ["copy"]);
     let rest = site.catalog.garbage(native, 10).await.unwrap();

@@ -143,6 +143,54 @@ fn a_space_says_when_and_anybody_who_may_write_may_ask() {
 }
 
 #[test]
+fn documents_describe_the_files_beside_them_whichever_comes_first_and_until_they_go() {
+    let lab = Lab::new();
+    let said = |text: &str| text.as_bytes().to_vec();
+    put(&lab, "scan.raw", b"no format that anybody knows");
+    put(&lab, "scan.json", &said(r#"{"RepetitionTime": 2.5, "device": {"name": "Prisma"}}"#));
+    soon(&lab, "RepetitionTime=2.5", &["scan.raw", "scan.json"]);
+    assert_eq!(found(&lab, "device.name:Prisma described_by:scan.json"), ["percale:/lab/scan.raw"]);
+    // The file's own word comes first, then that of the document of its whole name.
+    put(&lab, "a.yaml", &said("title: by the short name\nproject: CMIP\nrun: 1\n"));
+    put(&lab, "a.nc.json", &said(r#"{"title": "by the long name", "project": "CORDEX"}"#));
+    put(&lab, "a.nc", &netcdf("its own"));
+    soon(&lab, "ext:nc title='its own' project=CORDEX run=1", &["a.nc"]);
+    assert_eq!(found(&lab, "ext:nc title:by*"), Vec::<String>::new());
+    let shown = lab.line("meta get percale:/lab/a.nc").ok().out;
+    assert!(shown.contains("format = netcdf3  (text, header)"), "{shown}");
+    assert!(shown.contains("described_by = a.nc.json, a.yaml  (text, header)"), "{shown}");
+    // One that is broken says so, and costs nothing of what the file says itself.
+    put(&lab, "a.nc.json", b"{");
+    soon(&lab, "ext:nc extraction.error:a.nc.json* project=CMIP", &["a.nc"]);
+    lab.line("mv percale:/lab/scan.json percale:/lab/other.json").ok();
+    soon(&lab, "RepetitionTime=2.5", &["other.json"]);
+    lab.line("mv percale:/lab/scan.raw percale:/lab/other.raw").ok();
+    soon(&lab, "RepetitionTime=2.5", &["other.raw", "other.json"]);
+    lab.line("rm percale:/lab/other.json").ok();
+    soon(&lab, "RepetitionTime=2.5 or described_by:other.json", &[]);
+    // In a space that is `sync` the answer to each write is behind all that.
+    lab.line("space set lab --extraction sync").ok();
+    for n in 0..5 {
+        put(&lab, &format!("{n}.raw"), b"raw");
+        put(&lab, &format!("{n}.json"), format!(r#"{{"number": {n}}}"#).as_bytes());
+        assert_eq!(found(&lab, &format!("number={n} ext:raw")), [format!("percale:/lab/{n}.raw")]);
+        put(&lab, &format!("{n}.raw"), b"other");
+        assert_eq!(found(&lab, &format!("number={n} ext:raw")), [format!("percale:/lab/{n}.raw")]);
+    }
+    for n in 0..20 {
+        lab.write(&format!("many/{n:02}.raw"), b"raw");
+        lab.write(&format!("many/{n:02}.yml"), format!("of: many {n}\n").as_bytes());
+    }
+    lab.run(["put", "-r", lab.path("many").to_str().unwrap(), "percale:/lab"]).ok();
+    assert_eq!(found(&lab, "of:many* ext:raw").len(), 20);
+    lab.line("space set lab --extraction off").ok();
+    put(&lab, "late.raw", b"raw");
+    put(&lab, "late.json", &said(r#"{"asked": true}"#));
+    lab.line("meta extract percale:/lab/late.raw").ok();
+    assert_eq!(found(&lab, "asked=true"), ["percale:/lab/late.raw"]);
+}
+
+#[test]
 fn an_import_reads_the_headers_of_what_is_new() {
     let lab = Lab::new();
     let root = lab.path("native");

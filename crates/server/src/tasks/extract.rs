@@ -21,12 +21,13 @@ pub(super) async fn run(attempt: &Attempt, path: &ObjectPath) -> Result<()> {
         let position = page.position;
         let objects = page.items.into_iter().filter(|listed| listed.entry.kind == EntryKind::Object);
         let versions: Vec<_> = objects.filter_map(|listed| opened(listed, position)).collect();
-        for (version, outcome) in
-            versions.iter().zip(extract(&attempt.app, space, &versions, &attempt.acting).await?)
+        let paths: Vec<ObjectPath> = versions.iter().map(|version| version.path.clone()).collect();
+        for (path, outcome) in
+            paths.iter().zip(extract(&attempt.app, space, versions, &attempt.acting).await?)
         {
             match outcome {
                 Ok(()) => attempt.progress.done(1, 0),
-                Err(error) => attempt.failed(&version.path, "failed", &error),
+                Err(error) => attempt.failed(path, "failed", &error),
             }
         }
         attempt.step(page.next.clone())?;
