@@ -14,16 +14,16 @@ use crate::extraction::home_row;
 use crate::model::{Described, OpenVersion};
 use crate::read::open_current;
 use crate::rows::Lock;
-use crate::rows::entry::{self, EntryRow, Names};
+use crate::rows::entry::{self, EntryRow, Named};
 
 /// How the names of documents end; of two documents the first has the word.
 const DOCUMENTS: [&str; 3] = [".json", ".yaml", ".yml"];
 /// Endings that stand behind the one that tells the format.
 const PACKED: [&str; 4] = ["gz", "bz2", "xz", "zst"];
-/// Names beginning as a document's that are looked at for what it describes.
-const MOST: usize = 50;
+/// Names beginning as a document's that are looked at for what it describes, when it changes.
+const MOST: usize = 10_000;
 /// Documents for which that is done together.
-const TOGETHER: usize = 100;
+const TOGETHER: usize = 20;
 
 /// The name without the ending of a document; nothing if it is no document's.
 fn stem_of_document(name: &str) -> Option<&str> {
@@ -86,44 +86,22 @@ pub(crate) async fn of_documents<T: Tx>(
     sp: i64,
     documents: &BTreeSet<(u64, String)>,
 ) -> Result<Vec<EntryRow>> {
-    let stems = documents.iter().filter_map(|(parent, name)| Some((*parent, stem_of_document(name)?)));
-    let stems: BTreeSet<(u64, &str)> = stems.collect();
-    let stems: Vec<(u64, &str)> = stems.into_iter().collect();
+    let wanted = documents.iter().filter_map(|(parent, name)| Some((*parent, stem_of_document(name)?)));
+    let wanted: BTreeSet<(u64, &str)> = wanted.collect();
+    let wanted: Vec<(u64, &str)> = wanted.into_iter().collect();
     let mut described = Vec::new();
-    for some in stems.chunks(TOGETHER) {
+    for some in wanted.chunks(TOGETHER) {
         let mut names = Vec::with_capacity(2 * some.len());
         for (parent, stem) in some {
-            let of = |first: String, last: String| Names { sp, parent: *parent, first, last };
-            names.push(of((*stem).to_owned(), (*stem).to_owned()));
-            // '/' comes behind '.' and is in no name.
-            names.push(of(format!("{stem}."), format!("{stem}/")));
+            names.push(Named { sp, parent: *parent, name: (*stem).to_owned() });
         }
         let known: HashSet<&(u64, &str)> = some.iter().collect();
-        let found = entry::named(tx, names, MOST).await?.into_iter().filter(|found| {
-            found.version().is_some() && stems_of(found).any(|stem| known.contains(&(found.parent, stem)))
+        let found = entry::named_so_far(tx, names, MOST).await?.into_iter().filter(|found| {
+            found.version().is_some() && stems(&found.name).any(|stem| known.contains(&(found.parent, stem)))
         });
         described.extend(found);
     }
     Ok(described)
-}
-
-fn stems_of(entry: &EntryRow) -> impl Iterator<Item = &str> {
-    stems(&entry.name)
-}
-
-/// Returns the ids of those among objects of a space that describe another one or are described.
-pub(crate) async fn not_alone<T: Tx>(tx: &T, sp: i64, objects: &[Arc<EntryRow>]) -> Result<HashSet<EntryId>> {
-    let mut found: HashSet<EntryId> = of_objects(tx, objects).await?.into_keys().map(EntryId).collect();
-    let place = |object: &Arc<EntryRow>| (object.parent, object.name.clone());
-    let documents: BTreeSet<_> = objects.iter().filter(|one| is_document(&one.name)).map(place).collect();
-    let described = of_documents(tx, sp, &documents).await?;
-    let stems: HashSet<(u64, &str)> =
-        described.iter().flat_map(|one| stems_of(one).map(|stem| (one.parent, stem))).collect();
-    let describes = |object: &&Arc<EntryRow>| {
-        stem_of_document(&object.name).is_some_and(|stem| stems.contains(&(object.parent, stem)))
-    };
-    found.extend(objects.iter().filter(describes).map(|object| EntryId(object.id)));
-    Ok(found)
 }
 
 /// Adds to versions of a space the documents that describe them, which are in `by`.
@@ -133,8 +111,9 @@ pub(crate) async fn with_documents<T: Tx>(
     versions: Vec<OpenVersion>,
     mut by: HashMap<u64, Vec<EntryRow>>,
 ) -> Result<Vec<Described>> {
-    let keys = by.values().flatten().filter_map(|document| Some((sp, document.version()?)));
-    batch.load_replicas(keys.collect()).await?;
+    // One document may describe many.
+    let keys: BTreeSet<_> = by.values().flatten().filter_map(EntryRow::version).collect();
+    batch.load_replicas(keys.into_iter().map(|version| (sp, version)).collect()).await?;
     let mut described = Vec::with_capacity(versions.len());
     for object in versions {
         let mut documents = Vec::new();
@@ -160,6 +139,14 @@ impl Catalog {
     pub async fn described(&self, space: SpaceId, versions: Vec<OpenVersion>) -> Result<Vec<Described>> {
         self.ask(Find { space, versions }).await
     }
+
+    /// Returns those among objects of a space that documents describe, or that describe others.
+    ///
+    /// # Errors
+    /// As [`Catalog::described`].
+    pub async fn not_alone(&self, space: SpaceId, objects: Vec<EntryId>) -> Result<HashSet<EntryId>> {
+        self.ask(NotAlone { space, objects }).await
+    }
 }
 
 struct Find {
@@ -178,6 +165,32 @@ impl Query for Find {
         let objects: Vec<_> = entry::by_ids(tx, keys, Lock::None).await?.into_iter().map(Arc::new).collect();
         let by = of_objects(tx, &objects).await?;
         with_documents(&mut batch, sp, self.versions.clone(), by).await
+    }
+}
+
+struct NotAlone {
+    space: SpaceId,
+    objects: Vec<EntryId>,
+}
+
+impl Query for NotAlone {
+    type Out = HashSet<EntryId>;
+
+    async fn run<T: Tx>(&self, tx: &T) -> Result<Self::Out> {
+        let mut ids = IdCache::default();
+        let sp = home_row(&mut Batch::new(tx, &mut ids), self.space).await?.sp;
+        let keys = self.objects.iter().map(|id| (sp, id.0)).collect();
+        let objects: Vec<_> = entry::by_ids(tx, keys, Lock::None).await?.into_iter().map(Arc::new).collect();
+        let described = of_objects(tx, &objects).await?;
+        let documents: BTreeSet<_> = objects.iter().map(|one| (one.parent, one.name.clone())).collect();
+        let others = of_documents(tx, sp, &documents).await?;
+        let described_by: HashSet<(u64, &str)> =
+            others.iter().flat_map(|one| stems(&one.name).map(|stem| (one.parent, stem))).collect();
+        let describes = |object: &EntryRow| {
+            stem_of_document(&object.name).is_some_and(|stem| described_by.contains(&(object.parent, stem)))
+        };
+        let found = objects.iter().filter(|one| described.contains_key(&one.id) || describes(one));
+        Ok(found.map(|one| EntryId(one.id)).collect())
     }
 }
 

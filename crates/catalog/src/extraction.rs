@@ -5,7 +5,7 @@
 //! at, in the order of their ids. What is read twice is found again, and changes nothing. Documents that describe an object are read with
 //! it, and it is read again when one of them comes, changes or goes.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use percale_core::Position;
@@ -44,7 +44,7 @@ impl Catalog {
     }
 
     /// Puts what was found in the bytes of versions in the place of what was known of them before, and keeps `place` together with it.
-    /// What is not the current version any more is passed over. Returns the journal up to which it is so.
+    /// What is not the current version any more, or is described by other documents now, is passed over: the journal names it again. Returns the journal up to which it is so.
     ///
     /// # Errors
     /// As [`Catalog::to_extract`]; `InvalidRequest` for values that an attribute cannot have.
@@ -104,7 +104,7 @@ impl Query for Next {
                     place.seq = record.position.seq;
                     // A kind of a later release says nothing of bytes.
                     news.learn(record.change().unwrap_or(RecordChange::Unknown));
-                    if news.published.len() >= MANY {
+                    if news.published.len() + news.documents.len() >= MANY {
                         break;
                     }
                 }
@@ -228,10 +228,17 @@ impl Change for Extracted {
         let sp = home_row(batch, *space).await?.sp;
         let keys: Vec<(i64, u64)> = headers.iter().map(|header| (sp, header.entry.0)).collect();
         batch.load_entries(&keys, Lock::Update).await?;
-        let mut current = Vec::with_capacity(headers.len());
-        for Header { entry, version, found } in headers {
-            let there = batch.entry(sp, entry.0, Lock::Update).await?;
-            if there.is_some_and(|there| there.version() == Some(*version)) {
+        let mut there = Vec::with_capacity(headers.len());
+        for Header { entry, version, .. } in headers {
+            let found = batch.entry(sp, entry.0, Lock::Update).await?;
+            there.extend(found.filter(|found| found.version() == Some(*version)));
+        }
+        let described = description::of_objects(batch.tx, &there).await?;
+        let there: HashSet<u64> = there.iter().map(|found| found.id).collect();
+        let mut current = Vec::with_capacity(there.len());
+        for Header { entry, version, by, found } in headers {
+            let now = described.get(&entry.0).map(Vec::as_slice).unwrap_or_default();
+            if there.contains(&entry.0) && now.iter().filter_map(EntryRow::version).eq(by.iter().copied()) {
                 current.push((*entry, *version, found.as_slice()));
             }
         }

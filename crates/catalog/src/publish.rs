@@ -2,14 +2,13 @@
 
 pub(crate) mod version;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 
 use percale_core::ObjectPath;
 use percale_core::ids::{EntryId, Fence, LeaseId, VersionId};
 
 use crate::batch::{Batch, PathLock, Wants, Written};
 use crate::catalog::Catalog;
-use crate::description;
 use crate::engine::{Change, Query, Tx, to_json};
 use crate::error::{Error, ErrorKind, Result};
 use crate::extraction::{check_found, write_headers};
@@ -18,7 +17,6 @@ use crate::model::{
     StoreState,
 };
 use crate::record::{CreatedItem, kind};
-use crate::rows::Lock;
 use crate::rows::publish::{IntentBody, StoredIntent, actor};
 use version::{Decided, Draft, FirstCopy, Place, Runs};
 
@@ -231,11 +229,7 @@ impl Change for CommitAll {
             let replaced = published.iter().filter(|(draft, _)| !draft.created).map(|(draft, _)| draft.entry);
             let replaced: Vec<EntryId> = replaced.collect();
             let mark = write_headers(batch, sp, &headers, replaced).await?;
-            let described = objects_with_documents(batch, sp, &headers).await?;
-            for (draft, _) in published {
-                draft.mark = mark;
-                draft.has_header = !described.contains(&draft.entry);
-            }
+            published.into_iter().for_each(|(draft, _)| draft.mark = mark);
         }
         Ok(drafts)
     }
@@ -255,20 +249,6 @@ impl Change for CommitAll {
     fn finish(self, draft: Self::Draft, written: &Written) -> Self::Out {
         draft.into_iter().map(|draft| draft.map(|draft| draft.to_committed(written))).collect()
     }
-}
-
-/// Returns those of the published objects of which more is said than in their own bytes, or that say something of others.
-async fn objects_with_documents<T: Tx>(
-    batch: &mut Batch<'_, T>,
-    sp: i64,
-    published: &[(EntryId, VersionId, &[FoundAttribute])],
-) -> Result<HashSet<EntryId>> {
-    batch.flush().await?;
-    let mut objects = Vec::with_capacity(published.len());
-    for (entry, ..) in published {
-        objects.extend(batch.entry(sp, entry.0, Lock::None).await?);
-    }
-    description::not_alone(batch.tx, sp, &objects).await
 }
 
 async fn commit_one<T: Tx>(batch: &mut Batch<'_, T>, commit: &Commit) -> Result<Decided> {

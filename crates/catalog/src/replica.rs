@@ -225,14 +225,7 @@ impl Change for NativeChanged {
 
     fn finish(self, draft: NativeDraft, written: &Written) -> Committed {
         let NativeDraft { path, entry, version, mark } = draft;
-        Committed {
-            path,
-            entry,
-            version,
-            position: written.position(mark),
-            created: false,
-            has_header: false,
-        }
+        Committed { path, entry, version, position: written.position(mark), created: false }
     }
 }
 

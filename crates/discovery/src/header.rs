@@ -47,9 +47,16 @@ impl Header {
     }
 
     /// Adds values to an attribute. A name becomes one that an attribute may have; a text that is too long is cut. An attribute without
-    /// any value has an empty text, so that it is there. What there is no room for is counted.
+    /// any value has an empty text, so that it is there. What there is no room for is counted, together with what was counted before.
     pub fn add(&mut self, name: &str, values: impl IntoIterator<Item = AttributeValue>) {
         let Some(name) = name_of(name) else { return self.leave_out(1) };
+        if name.as_str() == LEFT_OUT {
+            let counts = values.into_iter().map(|value| match value {
+                AttributeValue::Integer(count) => u64::try_from(count).unwrap_or_default(),
+                _ => 1,
+            });
+            return self.leave_out(counts.fold(0, u64::saturating_add));
+        }
         let at = match self.places.get(&name) {
             Some(at) => *at,
             None if self.found.len() >= MAX_HEADER_ATTRIBUTES
@@ -133,6 +140,7 @@ impl Header {
             let left_out = i64::try_from(self.left_out).unwrap_or(i64::MAX);
             // There is room for it, whatever there is.
             if let Some(name) = name_of(LEFT_OUT) {
+                self.found.retain(|found| found.name != name);
                 self.found.push(Found { name, values: vec![AttributeValue::Integer(left_out)] });
             }
         }
@@ -210,6 +218,34 @@ mod tests {
 
     fn text(text: &str) -> AttributeValue {
         AttributeValue::Text(text.into())
+    }
+
+    #[test]
+    fn documents_say_what_the_file_does_not() {
+        let mut file = Header::of_format("netcdf3");
+        file.text("title", "the file's");
+        let mut document = Header::of_format("json");
+        document.text("title", "the document's");
+        document.text("license", "CC-BY-4.0");
+        document.leave_out(3);
+        document.fail("cut");
+        file.leave_out(2);
+        file.describe("a.json", document.finish());
+        let mut again = Header::default();
+        file.finish().into_iter().for_each(|found| again.add(found.name.as_str(), found.values));
+        again.leave_out(1);
+        let found: Vec<_> =
+            again.finish().into_iter().map(|found| (found.name.to_string(), found.values)).collect();
+        let wanted = [
+            ("format", text("netcdf3")),
+            ("title", text("the file's")),
+            ("described_by", text("a.json")),
+            ("license", text("CC-BY-4.0")),
+            ("extraction.error", text("a.json: cut")),
+            // The document's own are its own.
+            ("extraction.left_out", AttributeValue::Integer(3)),
+        ];
+        assert_eq!(found, wanted.map(|(name, value)| (name.to_owned(), vec![value])));
     }
 
     #[test]

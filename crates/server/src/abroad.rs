@@ -404,7 +404,7 @@ fn to_wire(arrival: &Arrival) -> Option<Published> {
 
 fn committed(published: percale_api::peer::Published) -> Committed {
     let percale_api::peer::Published { path, entry, version, position, created } = published;
-    Committed { path, entry, version, position, created, has_header: false }
+    Committed { path, entry, version, position, created }
 }
 
 fn copied(told: Option<Told>) -> Result<Copied> {

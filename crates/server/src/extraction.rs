@@ -169,20 +169,23 @@ impl Extraction {
     }
 
     /// Waits until the object that was published at a position was read, if its space or a collection above it wants that; at most a
-    /// minute.
-    pub async fn settle(&self, path: &ObjectPath, position: Position) {
+    /// minute from when its writer began to wait, and not for long where all objects of a large space are being looked at.
+    pub async fn settle(&self, path: &ObjectPath, position: Position, began: Instant) {
         if self.pool.is_none() || !self.is_sync(position.space, path) {
             return;
         }
         let mut further = self.further.subscribe();
         self.asked.notify_one();
+        let is_behind =
+            self.state(position.space, |state| state.place.is_some_and(|place| place.looks_at_all()));
+        let until = began + if is_behind { ahead::PATIENCE } else { WAIT };
         let read = async {
             while self.is_sync(position.space, path)
                 && !self.is_read(position)
                 && further.changed().await.is_ok()
             {}
         };
-        if tokio::time::timeout(WAIT, read).await.is_err() {
+        if tokio::time::timeout_at(until.into(), read).await.is_err() {
             tracing::warn!(%position, "a write is answered before its attributes were found");
         }
     }
@@ -276,15 +279,8 @@ async fn page(app: &AppState, space: &Space, is_asked: bool) -> Result<bool> {
         for (Described { object: version, .. }, found) in some.iter().zip(read) {
             match found {
                 Ok(header) => headers.push(header),
-                Err(error) if error.code() == ErrorCode::SiteUnavailable => {
-                    let why = format!(
-                        "{}; `percale meta extract` reads it on behalf of who runs it",
-                        error.detail()
-                    );
-                    headers.push(unreadable(version, &why));
-                }
-                Err(error) if error.is_retryable() && !is_last_try => away = Some(error),
-                Err(error) => headers.push(unreadable(version, error.detail())),
+                Err(error) if reading.is_final(&error) => headers.push(unreadable(version, &error)),
+                Err(error) => away = Some(error),
             }
         }
     }
@@ -408,16 +404,29 @@ impl Reading<'_> {
 
     /// Reads the header of a version, and what the documents beside it say.
     async fn one(self, Described { object, by }: &Described) -> Result<Header> {
-        let mut gathered = self.gather(object).await?;
+        let mut gathered = match self.gather(object).await {
+            Err(error) if self.is_final(&error) && !by.is_empty() => {
+                let mut gathered = Gathered::default();
+                gathered.fail(&why(&error));
+                gathered
+            }
+            gathered => gathered?,
+        };
         for document in by {
             let name = document.path.name().unwrap_or_default();
             match self.gather(document).await {
                 Ok(said) => gathered.describe(name, said.finish()),
-                Err(error) if error.is_retryable() && !self.is_last_try => return Err(error),
-                Err(error) => gathered.fail(&format!("{name}: {}", error.detail())),
+                Err(error) if self.is_final(&error) => gathered.fail(&format!("{name}: {}", why(&error))),
+                Err(error) => return Err(error),
             }
         }
-        Ok(header_of(object, attributes_of(gathered, &self.rules.at(&object.path))))
+        let by = by.iter().map(|document| document.version).collect();
+        Ok(Header { by, ..header_of(object, attributes_of(gathered, &self.rules.at(&object.path))) })
+    }
+
+    /// Tells whether it is not tried again by itself to read something.
+    fn is_final(self, error: &ApiError) -> bool {
+        self.is_last_try || !error.is_retryable() || error.code() == ErrorCode::SiteUnavailable
     }
 
     async fn gather(self, version: &OpenVersion) -> Result<Gathered> {
@@ -475,14 +484,24 @@ impl Extraction {
     }
 }
 
-fn unreadable(version: &OpenVersion, why: &str) -> Header {
+/// Says what keeps a header from being read.
+fn why(error: &ApiError) -> String {
+    match error.code() {
+        ErrorCode::SiteUnavailable => {
+            format!("{}; `percale meta extract` reads it on behalf of who runs it", error.detail())
+        }
+        _ => error.detail().to_owned(),
+    }
+}
+
+fn unreadable(version: &OpenVersion, error: &ApiError) -> Header {
     let mut gathered = Gathered::default();
-    gathered.fail(why);
+    gathered.fail(&why(error));
     header_of(version, attributes_of(gathered, &Rules::default()))
 }
 
 fn header_of(version: &OpenVersion, found: Vec<FoundAttribute>) -> Header {
-    Header { entry: version.entry, version: version.version, found }
+    Header { entry: version.entry, version: version.version, by: Vec::new(), found }
 }
 
 /// Returns what is kept of what was gathered.

@@ -5,14 +5,16 @@
 
 mod files;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::time::Instant;
 
 use percale_catalog::{
     AnswerKey, Catalog, Commit, Committed, Condition, Intent, IntentRow, Prepare, TaskHolder,
 };
 use percale_core::access::Caller;
 use percale_core::digest::Digest;
+use percale_core::ids::{EntryId, SpaceId};
 use percale_core::tree::HashTree;
 use percale_core::{ErrorCode, FileMode, ObjectPath, Timestamp};
 use percale_mover::Room;
@@ -79,7 +81,13 @@ pub type Item = (NewObject, StagedContent);
 
 struct Waiting {
     item: Item,
-    answer: oneshot::Sender<Result<Committed>>,
+    answer: oneshot::Sender<Result<Done>>,
+}
+
+/// A publication that is visible, and whether its header was read before.
+struct Done {
+    committed: Committed,
+    has_header: bool,
 }
 
 /// Publishes staged bytes under this server's lease.
@@ -132,22 +140,22 @@ impl Publisher {
             .await
             .map_err(|error| stopping(error.to_string()))?;
         let done = result.await.map_err(|error| stopping(error.to_string()))?;
-        self.settled(&path, done).await
+        self.settled(&path, done, Instant::now()).await
     }
 
     /// Waits for what the space of a new version wants to be done before a write is answered.
-    async fn settled(&self, path: &ObjectPath, done: Result<Committed>) -> Result<Committed> {
-        let committed = done?;
-        if !committed.has_header {
-            self.to.extraction.settle(path, committed.position).await;
+    async fn settled(&self, path: &ObjectPath, done: Result<Done>, began: Instant) -> Result<Committed> {
+        let Done { committed, has_header } = done?;
+        if !has_header {
+            self.to.extraction.settle(path, committed.position, began).await;
         }
         Ok(committed)
     }
 
-    async fn all_settled(&self, paths: &[ObjectPath], all: Vec<Result<Committed>>) -> Vec<Result<Committed>> {
-        let mut results = Vec::with_capacity(all.len());
+    async fn all_settled(&self, paths: &[ObjectPath], all: Vec<Result<Done>>) -> Vec<Result<Committed>> {
+        let (mut results, began) = (Vec::with_capacity(all.len()), Instant::now());
         for (path, done) in paths.iter().zip(all) {
-            results.push(self.settled(path, done).await);
+            results.push(self.settled(path, done, began).await);
         }
         results
     }
@@ -206,7 +214,7 @@ impl Publisher {
             }
             None => self.to.publish(holder, vec![(object, content)], OnFailure::Keep).await,
         };
-        self.settled(&path, results.pop().unwrap_or_else(|| Err(lost()))).await
+        self.settled(&path, results.pop().unwrap_or_else(|| Err(lost())), Instant::now()).await
     }
 }
 
@@ -234,7 +242,7 @@ async fn work(to: Arc<Destination>, waiting: Arc<tokio::sync::Mutex<mpsc::Receiv
 
 impl Destination {
     /// Publishes what was staged under this server's own lease.
-    async fn publish_direct(&self, items: Vec<Item>) -> Vec<Result<Committed>> {
+    async fn publish_direct(&self, items: Vec<Item>) -> Vec<Result<Done>> {
         match self.lease.current() {
             Ok(holder) => self.publish(holder, items, OnFailure::Discard).await,
             Err(error) => {
@@ -250,7 +258,7 @@ impl Destination {
         holder: TaskHolder,
         items: Vec<Item>,
         on_failure: OnFailure,
-    ) -> Vec<Result<Committed>> {
+    ) -> Vec<Result<Done>> {
         let names = items.iter().filter_map(|(object, _)| object.path.space()).collect();
         let spaces = match self.abroad.spaces(names).await {
             Ok(spaces) => spaces,
@@ -261,7 +269,7 @@ impl Destination {
                 return items.iter().map(|_| Err(error.clone())).collect();
             }
         };
-        let mut results: Vec<Result<Committed>> = items.iter().map(|_| Err(lost())).collect();
+        let mut results: Vec<Result<Done>> = items.iter().map(|_| Err(lost())).collect();
         let (mut here, mut here_at, mut abroad, mut abroad_at) = (vec![], vec![], vec![], vec![]);
         for (at, item) in items.into_iter().enumerate() {
             match item.0.path.space().and_then(|name| spaces.get(&name)) {
@@ -295,6 +303,7 @@ impl Destination {
             }
         );
         // Who orders the space there reads its headers.
+        let abroad = abroad.into_iter().map(|one| one.map(|committed| Done { committed, has_header: false }));
         for (at, result) in here_at.into_iter().zip(here).chain(abroad_at.into_iter().zip(abroad)) {
             results[at] = result;
         }
@@ -307,7 +316,7 @@ impl Destination {
         holder: TaskHolder,
         items: Vec<Item>,
         on_failure: OnFailure,
-    ) -> Vec<Result<Committed>> {
+    ) -> Vec<Result<Done>> {
         failpoint("publish.after_stage");
         let count = items.len();
         let wanted = items.iter().map(|(object, content)| Prepare {
@@ -358,8 +367,8 @@ impl Destination {
         prepared: Vec<Prepared>,
         count: usize,
         on_failure: OnFailure,
-    ) -> Vec<Result<Committed>> {
-        let mut results: Vec<Result<Committed>> = (0..count).map(|_| Err(lost())).collect();
+    ) -> Vec<Result<Done>> {
+        let mut results: Vec<Result<Done>> = (0..count).map(|_| Err(lost())).collect();
         let mut published = Vec::with_capacity(prepared.len());
         for (store, group) in by_store(prepared) {
             for (one, outcome) in to_store(&self.lease, &store, group).await {
@@ -383,6 +392,7 @@ impl Destination {
             size: one.item.1.tree.size(),
         });
         let headers = self.extraction.ahead(&arrived.collect::<Vec<_>>()).await;
+        let has_header: Vec<bool> = headers.iter().map(Option::is_some).collect();
         let written = published.iter().zip(headers).map(|((one, at), found)| Commit {
             found,
             key: Some(at.key.to_string()),
@@ -394,9 +404,10 @@ impl Destination {
         });
         let committed = self.catalog.commit(written.collect()).await;
         failpoint("publish.after_commit");
-        for ((one, _), outcome) in published.into_iter().zip(committed) {
+        let has_header = self.have_headers(&committed, has_header).await;
+        for (((one, _), has_header), outcome) in published.into_iter().zip(has_header).zip(committed) {
             results[one.index] = match outcome {
-                Ok(committed) => Ok(committed),
+                Ok(committed) => Ok(Done { committed, has_header }),
                 Err(error) => {
                     let error = ApiError::from(error).with_path(&one.item.0.path);
                     if !on_failure.keeps(&error) {
@@ -407,6 +418,35 @@ impl Destination {
             };
         }
         results
+    }
+
+    /// Tells which of the versions have nothing left to read: no document describes them, nor do they describe anything. Of two that are
+    /// committed at once the later one finds the other.
+    async fn have_headers(
+        &self,
+        committed: &[percale_catalog::Result<Committed>],
+        were_read: Vec<bool>,
+    ) -> Vec<bool> {
+        let mut read: HashMap<SpaceId, Vec<EntryId>> = HashMap::new();
+        for (committed, was_read) in committed.iter().zip(&were_read) {
+            if let (Ok(committed), true) = (committed, was_read) {
+                read.entry(committed.position.space).or_default().push(committed.entry);
+            }
+        }
+        let (mut not_alone, mut unknown) = (HashSet::new(), HashSet::new());
+        for (space, entries) in read {
+            match self.catalog.not_alone(space, entries).await {
+                Ok(found) => not_alone.extend(found.into_iter().map(|entry| (space, entry))),
+                // Then it is waited for, whether it has to be or not.
+                Err(_) => drop(unknown.insert(space)),
+            }
+        }
+        let is_alone = |committed: &Committed| {
+            let space = committed.position.space;
+            !unknown.contains(&space) && !not_alone.contains(&(space, committed.entry))
+        };
+        let all = committed.iter().zip(were_read);
+        all.map(|(committed, was_read)| was_read && committed.as_ref().is_ok_and(is_alone)).collect()
     }
 }
 

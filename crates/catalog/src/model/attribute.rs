@@ -64,6 +64,8 @@ pub struct Header {
     pub entry: EntryId,
     /// The version whose bytes they are.
     pub version: VersionId,
+    /// The versions of the documents that describe it, as they were read.
+    pub by: Vec<VersionId>,
     /// The attributes, each once and with its values.
     pub found: Vec<FoundAttribute>,
 }
@@ -82,6 +84,11 @@ pub struct ExtractionPlace {
 }
 
 impl ExtractionPlace {
+    /// Tells whether all objects of the space are being looked at, and not what the journal names.
+    pub fn looks_at_all(&self) -> bool {
+        self.scan.is_some()
+    }
+
     /// Returns how many records up to a position were not looked at; nothing while all objects of the space are.
     pub fn left(&self, position: Position) -> Option<u64> {
         let is_same = self.scan.is_none() && self.term == position.term;

@@ -168,10 +168,6 @@ pub struct Committed {
     pub position: Position,
     /// Whether there was no object before.
     pub created: bool,
-    /// Whether all that headers say of it, and of what it describes, was committed with it. An answer that is given again does not
-    /// know.
-    #[serde(skip)]
-    pub has_header: bool,
 }
 
 /// A native file that was found with other content than the catalog knows.

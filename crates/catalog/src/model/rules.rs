@@ -135,10 +135,11 @@ impl Rules {
         self.extraction
     }
 
-    /// Tells whether an attribute of a header is kept. The format is, and what is said of the reading itself.
+    /// Tells whether an attribute of a header is kept. The format is, what describes the object, and what is said of the reading itself.
     pub fn keeps(&self, name: &str) -> bool {
         let Some(keep) = &self.keep else { return true };
         name == "format"
+            || name == "described_by"
             || name.starts_with("extraction.")
             || keep.iter().any(|pattern| pattern.is_match(name))
     }

@@ -178,22 +178,19 @@ pub(crate) struct Draft {
     pub entry: EntryId,
     pub version: VersionId,
     pub created: bool,
-    /// Whether nothing is left to read of it.
-    pub has_header: bool,
     /// The record; a later one, if that belongs to it, too.
     pub mark: Mark,
 }
 
 impl Draft {
     pub fn to_committed(&self, written: &Written) -> Committed {
-        let Draft { path, entry, version, created, has_header, mark, .. } = self;
+        let Draft { path, entry, version, created, mark, .. } = self;
         Committed {
             path: path.clone(),
             entry: *entry,
             version: *version,
             position: written.position(*mark),
             created: *created,
-            has_header: *has_header,
         }
     }
 }
@@ -307,7 +304,7 @@ pub(crate) fn record<T: Tx>(
     let finish = |(sp, path, entry, version, created, run): (_, _, _, _, _, usize)| {
         let mark = marks.get(run).copied();
         let mark = mark.ok_or_else(|| Error::internal("a publication has no record"))?;
-        Ok(Draft { sp, path, entry, version, created, has_header: false, mark })
+        Ok(Draft { sp, path, entry, version, created, mark })
     };
     Ok(drafts.into_iter().map(|draft| draft.and_then(finish)).collect())
 }

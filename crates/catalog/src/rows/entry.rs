@@ -172,18 +172,48 @@ static HAS_CHILDREN: Sql = Sql::both("SELECT id FROM entry WHERE sp = $1 AND par
 static HAS_NAMES: Sql =
     Sql::both("SELECT id FROM entry WHERE sp = $1 AND parent = $2 AND name >= $3 AND name <= $4 LIMIT 1");
 
-static NAMED: Sql = Sql::each(
-    concat!(
-        "SELECT ",
-        columns!(),
-        " FROM entry e WHERE e.sp = $1 AND e.parent = $2 AND e.name >= $3 AND e.name <= $4 ORDER BY e.name LIMIT $5"
-    ),
-    concat!(
-        "SELECT ",
-        columns!(),
-        " FROM UNNEST($1::bigint[], $2::bigint[], $3::text[], $4::text[], $5::bigint[]) AS k(sp, parent, first, last, most) \
-         CROSS JOIN LATERAL (SELECT * FROM entry n WHERE n.sp = k.sp AND n.parent = k.parent AND n.name >= k.first \
-         AND n.name <= k.last ORDER BY n.name LIMIT k.most) e"
+/// An ending of one word behind the name, and perhaps one more. '/' comes behind '.' and is in no name. Looked for in the index alone.
+macro_rules! so_far {
+    ($from:literal, $sp:literal, $parent:literal, $name:literal, $most:literal) => {
+        concat!(
+            "SELECT ",
+            columns!(),
+            " FROM ",
+            $from,
+            "(SELECT id FROM (SELECT id, substr(name, length(",
+            $name,
+            ") + 2) AS rest FROM entry WHERE sp = ",
+            $sp,
+            " AND parent = ",
+            $parent,
+            " AND name >= ",
+            $name,
+            " || '.' AND name <= ",
+            $name,
+            " || '/' ORDER BY name LIMIT ",
+            $most,
+            ") n WHERE length(rest) - length(replace(rest, '.', '')) < 2 \
+             UNION ALL SELECT id FROM entry WHERE sp = ",
+            $sp,
+            " AND parent = ",
+            $parent,
+            " AND name = ",
+            $name,
+            ") w JOIN entry e ON e.sp = ",
+            $sp,
+            " AND e.id = w.id"
+        )
+    };
+}
+
+static NAMED_SO_FAR: Sql = Sql::each(
+    so_far!("", "$2", "$3", "$1", "$4"),
+    so_far!(
+        "UNNEST($1::text[], $2::bigint[], $3::bigint[], $4::bigint[]) AS k(name, sp, parent, most) CROSS JOIN LATERAL ",
+        "k.sp",
+        "k.parent",
+        "k.name",
+        "k.most"
     ),
 );
 
@@ -409,21 +439,18 @@ pub(crate) async fn has_names<T: Tx>(
     Ok(!tx.query(&HAS_NAMES, row![sp, parent, first, last]).await?.is_empty())
 }
 
-/// Names of entries of a collection.
-pub(crate) struct Names {
+/// A name in a collection.
+pub(crate) struct Named {
     pub sp: i64,
     pub parent: u64,
-    /// The first of them.
-    pub first: String,
-    /// The last of them.
-    pub last: String,
+    pub name: String,
 }
 
-/// Returns entries by their names, at most `limit` for each of the ranges, the first ones.
-pub(crate) async fn named<T: Tx>(tx: &T, names: Vec<Names>, limit: usize) -> Result<Vec<EntryRow>> {
-    let params =
-        names.into_iter().map(|Names { sp, parent, first, last }| row![sp, parent, first, last, limit]);
-    decode_all(tx.many(&NAMED, params.collect()).await?)
+/// Returns entries that have such names, or such with one or two endings. For each at most `limit` names that have endings are looked at,
+/// the first ones.
+pub(crate) async fn named_so_far<T: Tx>(tx: &T, names: Vec<Named>, limit: usize) -> Result<Vec<EntryRow>> {
+    let params = names.into_iter().map(|Named { sp, parent, name }| row![name, sp, parent, limit]);
+    decode_all(tx.many(&NAMED_SO_FAR, params.collect()).await?)
 }
 
 /// Returns the ids of an entry and everything below it, at most `limit`.

@@ -15,7 +15,7 @@ use super::{Extraction, TOGETHER, attributes_of, size_of};
 use crate::stores::OpenStore;
 
 /// For how long a publication waits for its headers. What takes longer is read behind the journal.
-const PATIENCE: Duration = Duration::from_secs(1);
+pub(super) const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Bytes that lie in their place, and are not visible yet.
 pub struct Arrived<'a> {

@@ -301,7 +301,7 @@ async fn register(
 }
 
 fn published(committed: percale_catalog::Committed) -> Published {
-    let percale_catalog::Committed { path, entry, version, position, created, .. } = committed;
+    let percale_catalog::Committed { path, entry, version, position, created } = committed;
     Published { path, entry, version, position, created }
 }
 
