@@ -106,7 +106,8 @@ pub struct NewSpace {
     #[serde(default)]
     #[schema(value_type = Option<String>, example = "user:alice")]
     pub owner: Option<Subject>,
-    /// A space that it is made like: its scope, its store and the grants on its root, but for those of its owner. Needs `manage` on that.
+    /// A space that it is made like: its scope, its store, when headers are read, and the grants and rules on its root, but for grants to its
+    /// owner. Needs `manage` on that.
     #[serde(default)]
     #[schema(value_type = Option<String>, example = "project")]
     pub template: Option<SpaceName>,
@@ -116,6 +117,9 @@ pub struct NewSpace {
     /// The store that new data goes to; that of the template, or the site's first store, if absent.
     #[serde(default)]
     pub store: Option<String>,
+    /// When the headers of its objects are read for what they say; as the template, or `async`, if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub extraction: Option<Extraction>,
     /// Who else gets what on it, in place of what the template gives them; at most [`NewSpace::MOST_MEMBERS`].
     #[serde(default)]
     pub members: Vec<NewGrant>,
@@ -127,7 +131,15 @@ impl NewSpace {
 
     /// A private space of the caller, on the site's first store.
     pub fn new(name: SpaceName) -> Self {
-        Self { name, owner: None, template: None, scope: None, store: None, members: Vec::new() }
+        Self {
+            name,
+            owner: None,
+            template: None,
+            scope: None,
+            store: None,
+            extraction: None,
+            members: Vec::new(),
+        }
     }
 }
 

@@ -12,8 +12,8 @@ use crate::batch::{Batch, Mark, PathLock, Written, no_space, raced};
 use crate::catalog::Catalog;
 use crate::engine::{Change, Query, Tx};
 use crate::error::{Error, ErrorKind, Result};
-use crate::model::{ExtractionMode, NewSpace, Site, Space, SpaceChange, SpaceScope, SpaceState};
-use crate::record::{GrantItem, Items, SpaceBody, kind};
+use crate::model::{AttributeSource, NewSpace, Site, Space, SpaceChange, SpaceScope, SpaceState};
+use crate::record::{AttributesItem, GrantItem, Items, SetAttribute, SpaceBody, kind};
 use crate::rows::entry::{self, EntryRow};
 use crate::rows::grant::{self, GrantRow};
 use crate::rows::publish::actor;
@@ -196,7 +196,7 @@ impl Change for CreateSpace {
             scope: new.scope,
             store: new.store,
             state: SpaceState::Active,
-            extraction: ExtractionMode::Async,
+            extraction: new.extraction,
             created: now,
             home: None,
             behind: None,
@@ -215,7 +215,15 @@ impl Change for CreateSpace {
                 items.push(set_root_grant(batch, sp, subject, Some(*permission)).await?);
             }
         }
-        let mark = batch.record(sp, &actor(caller), kind::GRANTS_CHANGED, &Items { items })?;
+        let mut mark = batch.record(sp, &actor(caller), kind::GRANTS_CHANGED, &Items { items })?;
+        if !new.rules.is_empty() {
+            let set = new.rules.iter();
+            let set = set.map(|(name, values)| SetAttribute { name: name.clone(), values: values.clone() });
+            let (entry, source, set) = (EntryId::ROOT, AttributeSource::Person, set.collect());
+            let items = vec![AttributesItem { entry, source, version: None, set }];
+            crate::attribute::write(batch.tx, sp, &items, |_, _| false).await?;
+            mark = batch.record(sp, &actor(caller), kind::ATTRIBUTES_CHANGED, &Items { items })?;
+        }
         Ok(Draft { space, mark })
     }
 

@@ -95,6 +95,8 @@ impl Bench {
             scope: SpaceScope::Private,
             store: Some(store),
             members: Vec::new(),
+            extraction: ExtractionMode::Async,
+            rules: Vec::new(),
         };
         catalog.create_space(&admin, space).await?;
         Ok(Self { url: url.into(), engine, catalog, admin, store, is_old: false })

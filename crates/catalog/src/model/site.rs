@@ -10,7 +10,7 @@ use percale_core::{ObjectPath, Position, Timestamp};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::words;
+use super::{FoundAttribute, words};
 
 /// Where the catalog is and how it is used.
 #[derive(Debug, Clone)]
@@ -87,6 +87,10 @@ pub struct NewSpace {
     pub store: Option<StoreId>,
     /// Who else gets what on it. What is said of the owner is not heard.
     pub members: Vec<(Subject, Permission)>,
+    /// When attributes are taken out of the bytes of its objects.
+    pub extraction: ExtractionMode,
+    /// The rules of its root, as attributes.
+    pub rules: Vec<FoundAttribute>,
 }
 
 words!(

@@ -266,6 +266,8 @@ async fn a_name_that_another_space_has_is_refused_by_name(home: Site) {
         scope: SpaceScope::Private,
         store: None,
         members: Vec::new(),
+        extraction: ExtractionMode::Async,
+        rules: Vec::new(),
     };
     let theirs = home.catalog.create_space(&home.admin, new).await.unwrap().id;
     let pieces = snapshot(&home.catalog, theirs).await;
@@ -281,6 +283,8 @@ async fn a_name_that_another_space_has_is_refused_by_name(home: Site) {
         scope: SpaceScope::Private,
         store: None,
         members: Vec::new(),
+        extraction: ExtractionMode::Async,
+        rules: Vec::new(),
     };
     let theirs = third.catalog.create_space(&third.admin, new).await.unwrap().id;
     let pieces = snapshot(&third.catalog, theirs).await;
@@ -315,6 +319,8 @@ async fn a_removed_space_is_removed_here(home: Site) {
         scope: SpaceScope::Private,
         store: None,
         members: Vec::new(),
+        extraction: ExtractionMode::Async,
+        rules: Vec::new(),
     };
     pair.own.catalog.create_space(&pair.own.admin, new).await.unwrap();
 }

@@ -74,6 +74,8 @@ pub async fn other(site: &Site, name: &str) -> Site {
         scope: SpaceScope::Private,
         store: Some(store),
         members: Vec::new(),
+        extraction: ExtractionMode::Async,
+        rules: Vec::new(),
     };
     let space = catalog.create_space(&admin, space).await.unwrap();
     let lease = catalog.acquire_lease(LeaseKind::Server, "server 1", HOUR, json!({ "v": 1 })).await.unwrap();

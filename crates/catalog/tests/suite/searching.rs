@@ -377,6 +377,8 @@ async fn add_other(site: &Site) -> Space {
         scope: SpaceScope::Private,
         store: Some(site.store),
         members: Vec::new(),
+        extraction: ExtractionMode::Async,
+        rules: Vec::new(),
     };
     site.catalog.create_space(&site.admin, other).await.unwrap()
 }
@@ -466,6 +468,8 @@ async fn paths_say_in_which_spaces_to_look(site: Site) {
             scope: SpaceScope::Private,
             store: Some(site.store),
             members: Vec::new(),
+            extraction: ExtractionMode::Async,
+            rules: Vec::new(),
         };
         site.catalog.create_space(&site.admin, space).await.unwrap();
         site.mkdir(&format!("/{name}/x")).await;

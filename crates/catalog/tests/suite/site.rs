@@ -100,6 +100,8 @@ impl Site {
             scope: SpaceScope::Private,
             store: Some(store),
             members: Vec::new(),
+            extraction: ExtractionMode::Async,
+            rules: Vec::new(),
         };
         let space = catalog.create_space(&admin, space).await.unwrap();
         let lease =

@@ -1,13 +1,21 @@
 //! The site, spaces and stores.
 
 use percale_catalog::*;
-use percale_core::ErrorCode;
 use percale_core::access::Caller;
+use percale_core::{AttributeValue, ErrorCode};
 
 use crate::site::{Site, kind, new_store, path, subject, user};
 
 fn new(name: &str, scope: SpaceScope) -> NewSpace {
-    NewSpace { name: name.parse().unwrap(), owner: subject("owner"), scope, store: None, members: Vec::new() }
+    NewSpace {
+        name: name.parse().unwrap(),
+        owner: subject("owner"),
+        scope,
+        store: None,
+        members: Vec::new(),
+        extraction: ExtractionMode::Async,
+        rules: Vec::new(),
+    }
 }
 
 async fn a_site_keeps_its_name(site: Site) {
@@ -53,6 +61,34 @@ async fn only_administrators_make_spaces(site: Site) {
     let mut nowhere = new("nowhere", SpaceScope::Private);
     nowhere.store = Some(percale_core::ids::StoreId::new());
     assert_eq!(kind(catalog.create_space(&site.admin, nowhere).await), ErrorKind::NotFound);
+}
+
+async fn a_space_begins_with_rules(site: Site) {
+    let mut strict = new("strict", SpaceScope::Private);
+    let text = |text: &str| vec![AttributeValue::Text(text.into())];
+    let rules = [("rules.extraction", text("off")), ("rules.names", text("level"))];
+    strict.rules = rules.map(|(name, values)| (name.parse().unwrap(), values)).into();
+    strict.extraction = ExtractionMode::Sync;
+    let space = site.catalog.create_space(&site.admin, strict).await.unwrap();
+    assert_eq!(
+        (space.extraction, space.position),
+        (ExtractionMode::Sync, site.catalog.position(space.id).await.unwrap())
+    );
+    let root = path("/strict");
+    let (said, _) = site.catalog.attributes(&site.admin, &root).await.unwrap();
+    let names: Vec<_> = said.iter().map(|one| (one.name.as_str(), one.source)).collect();
+    let person = AttributeSource::Person;
+    assert_eq!(names, [("rules.extraction", person), ("rules.names", person)]);
+    let rules = site.catalog.rules(space.id).await.unwrap();
+    assert_eq!(rules.at(&path("/strict/x")).extraction(), Some(ExtractionMode::Off));
+    let records = site.catalog.journal(&site.admin, space.id, None, 10).await.unwrap();
+    let kinds: Vec<&str> = records.iter().map(|record| record.kind.as_str()).collect();
+    assert_eq!(kinds, ["space.created", "grants.changed", "attributes.changed"]);
+    site.put("/strict/x", 1).await;
+    let other = AttributeChange { set: vec![("colour".parse().unwrap(), text("red"))] };
+    let refused = site.catalog.change_attributes(&site.admin, &path("/strict/x"), other).await;
+    assert_eq!(kind(refused), ErrorKind::InvalidRequest);
+    site.assert_sound().await;
 }
 
 async fn changing_a_space(site: Site) {
@@ -151,6 +187,7 @@ on_both!(
     a_site_keeps_its_name,
     who_learns_of_which_space,
     only_administrators_make_spaces,
+    a_space_begins_with_rules,
     changing_a_space,
     removing_a_space,
     a_space_goes_only_if_nobody_adds_to_it,

@@ -84,6 +84,7 @@ Examples:
   percale space create climate --store lustre --scope members
   percale space create wp3 --owner user:alice --member group:wp3=write --member user:bob=manage
   percale space create wp4 --template wp3 --owner user:carol
+  percale space create ocean --extraction sync   headers are read before a write is answered
   percale space create open --scope public")]
 pub struct CreateArgs {
     /// Its name: 1 to 63 of a-z, 0-9, '.', '_', '-'
@@ -91,7 +92,7 @@ pub struct CreateArgs {
     /// Its owner; oneself if absent
     #[arg(long, value_name = "USER")]
     owner: Option<Subject>,
-    /// A space to make it like: its scope, store and members
+    /// A space to make it like: its scope, store, members, rules, and when headers are read
     #[arg(long, value_name = "SPACE")]
     template: Option<SpaceName>,
     /// Who sees it; as the template, or private, if absent
@@ -100,6 +101,9 @@ pub struct CreateArgs {
     /// The store that new data goes to; that of the template, or the site's first one, if absent
     #[arg(long, value_name = "STORE")]
     store: Option<String>,
+    /// When the headers of its objects are read for what they say; as the template, or async, if absent
+    #[arg(long, value_name = "WHEN")]
+    extraction: Option<ExtractionArg>,
     /// Who else may read, write or manage it; may be repeated
     #[arg(long = "member", value_name = "SUBJECT=PERMISSION", value_parser = member)]
     members: Vec<NewGrant>,
@@ -202,6 +206,7 @@ pub async fn run(command: SpaceCommand, context: &Context) -> Result {
             let mut new = NewSpace::new(args.name);
             (new.owner, new.template) = (args.owner, args.template);
             (new.scope, new.store, new.members) = (args.scope.map(Into::into), args.store, args.members);
+            new.extraction = args.extraction.map(Into::into);
             let space = client.create_space(&new).await?;
             output.one(&space, |space| space.name.to_string(), show)?;
             let root = show_path(&ObjectPath::of_space(&space.name));

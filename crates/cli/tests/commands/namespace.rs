@@ -157,6 +157,28 @@ fn a_space_is_made_with_members_and_like_another() {
     assert_eq!(grants("wp4"), ["group:wp3 write", "user:bob manage", "user:cem manage"]);
     lab.line("space create wp5 --template wp3").ok();
     assert!(grants("wp5").contains(&"anyone read".to_owned()), "as public as its template");
+    // When headers are read, and the rules of the root, but nothing else that is said of it.
+    lab.line("space create strict --extraction sync").ok();
+    lab.line("meta set percale:/strict rules.names=level rules.type.level=integer level=3").ok();
+    lab.line("space create strict2 --template strict").ok();
+    let headers =
+        |space: &str| lab.line(&format!("space show --json {space}")).ok().json()["extraction"].clone();
+    assert_eq!((headers("strict2"), headers("wp5")), ("sync".into(), "async".into()));
+    let said = lab.line("meta get percale:/strict2").ok().out;
+    assert!(said.contains("rules.type.level") && !said.contains("level = 3"), "{said}");
+    let file = lab.write("file", b"of a level");
+    lab.run(["put", file.to_str().unwrap(), "percale:/strict2/x"]).ok();
+    lab.line("meta set percale:/strict2/x level=high").code(2);
+    lab.line("meta set percale:/strict2/x level=7").ok();
+    lab.line("space create strict3 --template strict --extraction off").ok();
+    assert_eq!(headers("strict3"), "off");
+    // What is said counts more than the template, also than a rule of it.
+    lab.line("meta set percale:/strict rules.extraction=sync").ok();
+    lab.line("space create strict4 --template strict --extraction off").ok();
+    lab.line("space create strict5 --template strict").ok();
+    let said = |space: &str| lab.line(&format!("meta get percale:/{space}")).ok().out;
+    assert!(!said("strict4").contains("rules.extraction") && said("strict4").contains("rules.names"));
+    assert!(said("strict5").contains("rules.extraction"));
     lab.line("space create wp6 --template nothing").code(3);
     lab.line("space create wp6 --member user:bob").code(2);
     lab.line("space create wp6 --member user:bob=all").code(2);

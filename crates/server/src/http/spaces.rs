@@ -7,6 +7,7 @@ use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, StatusCode, Uri, header};
 use percale_api::Page;
 use percale_api::spaces::{Extraction, NewHome, NewSpace, Promoted, Space, SpaceChange, SpaceScope};
+use percale_catalog::{Attribute, AttributeSource, ExtractionMode, RULES};
 use percale_core::access::{Caller, Subject};
 use percale_core::ids::StoreId;
 use percale_core::{ObjectPath, Position};
@@ -52,9 +53,9 @@ fn describe(app: &AppState, space: percale_catalog::Space, stores: &[percale_cat
         },
         store: store.map(|store| store.name.clone()),
         extraction: match space.extraction {
-            percale_catalog::ExtractionMode::Off => Extraction::Off,
-            percale_catalog::ExtractionMode::Async => Extraction::Async,
-            percale_catalog::ExtractionMode::Sync => Extraction::Sync,
+            ExtractionMode::Off => Extraction::Off,
+            ExtractionMode::Async => Extraction::Async,
+            ExtractionMode::Sync => Extraction::Sync,
         },
         unread: app.extraction.left(space.position),
         home,
@@ -68,6 +69,14 @@ fn scope(scope: SpaceScope) -> percale_catalog::SpaceScope {
         SpaceScope::Private => percale_catalog::SpaceScope::Private,
         SpaceScope::Members => percale_catalog::SpaceScope::Members,
         SpaceScope::Public => percale_catalog::SpaceScope::Public,
+    }
+}
+
+fn extraction(mode: Extraction) -> ExtractionMode {
+    match mode {
+        Extraction::Off => ExtractionMode::Off,
+        Extraction::Async => ExtractionMode::Async,
+        Extraction::Sync => ExtractionMode::Sync,
     }
 }
 
@@ -101,6 +110,7 @@ async fn create_space(
             let stores = stores(&app).await?;
             let new = planned(&app, &caller, &stores, new).await?;
             let space = app.catalog.create_space(&caller, new).await?;
+            note(&app, &space).await;
             Ok(Made { status: StatusCode::CREATED, body: describe(&app, space, &stores) })
         }
     };
@@ -121,28 +131,53 @@ async fn planned(
             format!("a space is made with at most {} members; grant the rest", NewSpace::MOST_MEMBERS);
         return Err(ApiError::invalid(detail));
     }
-    let (mut like_scope, mut like_store, mut members) = (None, None, BTreeMap::new());
+    let (mut like, mut members, mut rules) = (None, BTreeMap::new(), Vec::new());
     if let Some(template) = &new.template {
         let root = ObjectPath::of_space(template);
         let grants = app.catalog.grants(caller, &root).await.on_path(&root)?;
-        let like = app.catalog.space(caller, template).await?;
-        let is_given = |subject: &Subject| *subject != like.owner && *subject != Subject::Anyone;
+        let space = app.catalog.space(caller, template).await?;
+        let is_given = |subject: &Subject| *subject != space.owner && *subject != Subject::Anyone;
         let given = grants.into_iter().filter(|grant| is_given(&grant.subject));
         members.extend(given.map(|grant| (grant.subject, grant.permission)));
-        like_scope = Some(like.scope);
-        // One whose home is another site may have a store of that one.
-        like_store = like.store.filter(|id| stores.iter().any(|store| store.id == *id));
+        let (attributes, _) = app.catalog.attributes(caller, &root).await.on_path(&root)?;
+        // What is said of the space counts more than its template, also more than a rule of that.
+        let counts = |rule: &str| rule != "extraction" || new.extraction.is_none();
+        let is_rule = |one: &Attribute| {
+            one.source == AttributeSource::Person && one.name.as_str().strip_prefix(RULES).is_some_and(counts)
+        };
+        rules.extend(attributes.into_iter().filter(is_rule).map(|one| (one.name, one.values)));
+        like = Some(space);
     }
+    let like = like.as_ref();
+    // One whose home is another site may have a store of that one.
+    let like_store = like.and_then(|like| like.store.filter(|id| stores.iter().any(|one| one.id == *id)));
     members.extend(new.members.into_iter().map(|member| (member.subject, member.permission)));
     let store = new.store.as_deref().map(|name| store_id(stores, name)).transpose()?;
     let owner = new.owner.or_else(|| caller.user.clone().map(Subject::User));
     Ok(percale_catalog::NewSpace {
         name: new.name,
         owner: owner.ok_or_else(|| ApiError::invalid("a space needs an owner"))?,
-        scope: new.scope.map(scope).or(like_scope).unwrap_or(percale_catalog::SpaceScope::Private),
+        scope: new
+            .scope
+            .map(scope)
+            .or(like.map(|like| like.scope))
+            .unwrap_or(percale_catalog::SpaceScope::Private),
         store: store.or(like_store),
         members: members.into_iter().collect(),
+        extraction: new
+            .extraction
+            .map(extraction)
+            .or(like.map(|like| like.extraction))
+            .unwrap_or(ExtractionMode::Async),
+        rules,
     })
+}
+
+/// Has what a space says of headers hold at once.
+async fn note(app: &AppState, space: &percale_catalog::Space) {
+    if let Err(error) = app.extraction.note(&app.catalog, space).await {
+        tracing::debug!(%error, "what a space says of headers is learnt with the next look");
+    }
 }
 
 /// Returns a space that the caller may know of.
@@ -170,17 +205,11 @@ async fn change_space(
     let change = percale_catalog::SpaceChange {
         scope: change.scope.map(scope),
         store: store.map(Some),
-        extraction: change.extraction.map(|mode| match mode {
-            Extraction::Off => percale_catalog::ExtractionMode::Off,
-            Extraction::Async => percale_catalog::ExtractionMode::Async,
-            Extraction::Sync => percale_catalog::ExtractionMode::Sync,
-        }),
+        extraction: change.extraction.map(extraction),
         ..Default::default()
     };
     let space = app.catalog.update_space(&caller, &name, change).await?;
-    if let Err(error) = app.extraction.note(&app.catalog, &space).await {
-        tracing::debug!(%error, "what a space says of headers is learnt with the next look");
-    }
+    note(&app, &space).await;
     app.stores.forget_space(&name);
     Ok((position_header(space.position), Json(describe(&app, space, &stores))).into_response())
 }
