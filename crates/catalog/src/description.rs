@@ -91,12 +91,9 @@ pub(crate) async fn of_documents<T: Tx>(
     let wanted: Vec<(u64, &str)> = wanted.into_iter().collect();
     let mut described = Vec::new();
     for some in wanted.chunks(TOGETHER) {
-        let mut names = Vec::with_capacity(2 * some.len());
-        for (parent, stem) in some {
-            names.push(Named { sp, parent: *parent, name: (*stem).to_owned() });
-        }
+        let names = some.iter().map(|(parent, stem)| Named { sp, parent: *parent, name: (*stem).to_owned() });
         let known: HashSet<&(u64, &str)> = some.iter().collect();
-        let found = entry::named_so_far(tx, names, MOST).await?.into_iter().filter(|found| {
+        let found = entry::named_so_far(tx, names.collect(), MOST).await?.into_iter().filter(|found| {
             found.version().is_some() && stems(&found.name).any(|stem| known.contains(&(found.parent, stem)))
         });
         described.extend(found);
