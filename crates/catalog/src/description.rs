@@ -4,7 +4,7 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
-use percale_core::ids::{EntryId, SpaceId};
+use percale_core::ids::{EntryId, SpaceId, VersionId};
 
 use crate::batch::{Batch, IdCache};
 use crate::catalog::Catalog;
@@ -14,7 +14,7 @@ use crate::extraction::home_row;
 use crate::model::{Described, OpenVersion};
 use crate::read::open_current;
 use crate::rows::Lock;
-use crate::rows::entry::{self, EntryRow, Named};
+use crate::rows::entry::{self, EntryRow};
 
 /// How the names of documents end; of two documents the first has the word.
 const DOCUMENTS: [&str; 3] = [".json", ".yaml", ".yml"];
@@ -91,9 +91,9 @@ pub(crate) async fn of_documents<T: Tx>(
     let wanted: Vec<(u64, &str)> = wanted.into_iter().collect();
     let mut described = Vec::new();
     for some in wanted.chunks(TOGETHER) {
-        let names = some.iter().map(|(parent, stem)| Named { sp, parent: *parent, name: (*stem).to_owned() });
+        let keys = some.iter().map(|(parent, stem)| (sp, *parent, (*stem).to_owned())).collect();
         let known: HashSet<&(u64, &str)> = some.iter().collect();
-        let found = entry::named_so_far(tx, names.collect(), MOST).await?.into_iter().filter(|found| {
+        let found = entry::by_stems(tx, keys, MOST).await?.into_iter().filter(|found| {
             found.version().is_some() && stems(&found.name).any(|stem| known.contains(&(found.parent, stem)))
         });
         described.extend(found);
@@ -113,16 +113,17 @@ pub(crate) async fn with_documents<T: Tx>(
     batch.load_replicas(keys.into_iter().map(|version| (sp, version)).collect()).await?;
     let mut described = Vec::with_capacity(versions.len());
     for object in versions {
-        let mut documents = Vec::new();
-        for document in by.remove(&object.entry.0).into_iter().flatten() {
-            let Some(version) = document.version() else { continue };
-            let Some(path) = object.path.parent().and_then(|parent| parent.join(&document.name).ok()) else {
-                continue;
-            };
-            let replicas = batch.replicas(sp, version).await?.into_iter().map(|row| row.replica).collect();
-            documents.push(open_current(&path, &document, object.position, replicas)?);
+        let documents = by.remove(&object.entry.0).unwrap_or_default();
+        let as_of: Vec<VersionId> = documents.iter().filter_map(EntryRow::version).collect();
+        let mut by = Vec::with_capacity(documents.len());
+        for (document, version) in documents.iter().zip(&as_of) {
+            // Its path may be longer than a path may be.
+            let path = object.path.parent().and_then(|parent| parent.join(&document.name).ok());
+            let Some(path) = path else { continue };
+            let replicas = batch.replicas(sp, *version).await?.into_iter().map(|row| row.replica).collect();
+            by.push(open_current(&path, document, object.position, replicas)?);
         }
-        described.push(Described { object, by: documents });
+        described.push(Described { object, by, as_of });
     }
     Ok(described)
 }
@@ -146,6 +147,11 @@ impl Catalog {
     }
 }
 
+async fn objects<T: Tx>(tx: &T, sp: i64, ids: impl Iterator<Item = EntryId>) -> Result<Vec<Arc<EntryRow>>> {
+    let found = entry::by_ids(tx, ids.map(|id| (sp, id.0)).collect(), Lock::None).await?;
+    Ok(found.into_iter().map(Arc::new).collect())
+}
+
 struct Find {
     space: SpaceId,
     versions: Vec<OpenVersion>,
@@ -158,8 +164,7 @@ impl Query for Find {
         let mut ids = IdCache::default();
         let mut batch = Batch::new(tx, &mut ids);
         let sp = home_row(&mut batch, self.space).await?.sp;
-        let keys = self.versions.iter().map(|version| (sp, version.entry.0)).collect();
-        let objects: Vec<_> = entry::by_ids(tx, keys, Lock::None).await?.into_iter().map(Arc::new).collect();
+        let objects = objects(tx, sp, self.versions.iter().map(|version| version.entry)).await?;
         let by = of_objects(tx, &objects).await?;
         with_documents(&mut batch, sp, self.versions.clone(), by).await
     }
@@ -176,8 +181,7 @@ impl Query for NotAlone {
     async fn run<T: Tx>(&self, tx: &T) -> Result<Self::Out> {
         let mut ids = IdCache::default();
         let sp = home_row(&mut Batch::new(tx, &mut ids), self.space).await?.sp;
-        let keys = self.objects.iter().map(|id| (sp, id.0)).collect();
-        let objects: Vec<_> = entry::by_ids(tx, keys, Lock::None).await?.into_iter().map(Arc::new).collect();
+        let objects = objects(tx, sp, self.objects.iter().copied()).await?;
         let described = of_objects(tx, &objects).await?;
         let documents: BTreeSet<_> = objects.iter().map(|one| (one.parent, one.name.clone())).collect();
         let others = of_documents(tx, sp, &documents).await?;

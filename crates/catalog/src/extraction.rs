@@ -44,7 +44,8 @@ impl Catalog {
     }
 
     /// Puts what was found in the bytes of versions in the place of what was known of them before, and keeps `place` together with it.
-    /// What is not the current version any more, or is described by other documents now, is passed over: the journal names it again. Returns the journal up to which it is so.
+    /// What is not the current version any more, or is described by other documents now, is passed over: the journal names it again.
+    /// Returns the journal up to which it is so.
     ///
     /// # Errors
     /// As [`Catalog::to_extract`]; `InvalidRequest` for values that an attribute cannot have.
@@ -127,7 +128,11 @@ impl Query for Next {
         let mut versions: Vec<OpenVersion> = Vec::with_capacity(current.len());
         for found in current {
             let Some(version) = found.version() else { continue };
-            let path = batch.path_of(sp, found.id).await?;
+            let path = match batch.path_of(sp, found.id).await {
+                // It cannot be named since something above it was renamed, and nobody would find it.
+                Err(error) if matches!(error.kind(), ErrorKind::InvalidRequest) => continue,
+                path => path?,
+            };
             let replicas = batch.replicas(sp, version).await?.into_iter().map(|row| row.replica).collect();
             versions.push(open_current(&path, &found, end, replicas)?);
         }
@@ -236,9 +241,10 @@ impl Change for Extracted {
         let described = description::of_objects(batch.tx, &there).await?;
         let there: HashSet<u64> = there.iter().map(|found| found.id).collect();
         let mut current = Vec::with_capacity(there.len());
-        for Header { entry, version, by, found } in headers {
+        for Header { entry, version, as_of, found } in headers {
             let now = described.get(&entry.0).map(Vec::as_slice).unwrap_or_default();
-            if there.contains(&entry.0) && now.iter().filter_map(EntryRow::version).eq(by.iter().copied()) {
+            if there.contains(&entry.0) && now.iter().filter_map(EntryRow::version).eq(as_of.iter().copied())
+            {
                 current.push((*entry, *version, found.as_slice()));
             }
         }

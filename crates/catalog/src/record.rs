@@ -211,7 +211,7 @@ pub struct RemovedItem {
     pub id: EntryId,
     /// The versions it had.
     pub versions: Vec<VersionId>,
-    /// Where it was, if that collection stays.
+    /// Where it was, unless that collection is removed by the same record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<FormerPlace>,
 }

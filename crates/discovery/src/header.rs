@@ -140,7 +140,6 @@ impl Header {
             let left_out = i64::try_from(self.left_out).unwrap_or(i64::MAX);
             // There is room for it, whatever there is.
             if let Some(name) = name_of(LEFT_OUT) {
-                self.found.retain(|found| found.name != name);
                 self.found.push(Found { name, values: vec![AttributeValue::Integer(left_out)] });
             }
         }

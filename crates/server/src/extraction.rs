@@ -403,7 +403,7 @@ impl Reading<'_> {
     }
 
     /// Reads the header of a version, and what the documents beside it say.
-    async fn one(self, Described { object, by }: &Described) -> Result<Header> {
+    async fn one(self, Described { object, by, as_of }: &Described) -> Result<Header> {
         let mut gathered = match self.gather(object).await {
             Err(error) if self.is_final(&error) && !by.is_empty() => {
                 let mut gathered = Gathered::default();
@@ -420,8 +420,8 @@ impl Reading<'_> {
                 Err(error) => return Err(error),
             }
         }
-        let by = by.iter().map(|document| document.version).collect();
-        Ok(Header { by, ..header_of(object, attributes_of(gathered, &self.rules.at(&object.path))) })
+        let found = attributes_of(gathered, &self.rules.at(&object.path));
+        Ok(Header { as_of: as_of.clone(), ..header_of(object, found) })
     }
 
     /// Tells whether it is not tried again by itself to read something.
@@ -501,7 +501,7 @@ fn unreadable(version: &OpenVersion, error: &ApiError) -> Header {
 }
 
 fn header_of(version: &OpenVersion, found: Vec<FoundAttribute>) -> Header {
-    Header { entry: version.entry, version: version.version, by: Vec::new(), found }
+    Header { entry: version.entry, version: version.version, as_of: Vec::new(), found }
 }
 
 /// Returns what is kept of what was gathered.

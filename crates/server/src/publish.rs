@@ -433,18 +433,15 @@ impl Destination {
                 read.entry(committed.position.space).or_default().push(committed.entry);
             }
         }
-        let (mut not_alone, mut unknown) = (HashSet::new(), HashSet::new());
+        let mut not_alone = HashSet::new();
         for (space, entries) in read {
-            match self.catalog.not_alone(space, entries).await {
-                Ok(found) => not_alone.extend(found.into_iter().map(|entry| (space, entry))),
-                // Then it is waited for, whether it has to be or not.
-                Err(_) => drop(unknown.insert(space)),
-            }
+            // Where that cannot be told, their writers wait.
+            let found = self.catalog.not_alone(space, entries.clone()).await;
+            let found = found.unwrap_or_else(|_| entries.into_iter().collect());
+            not_alone.extend(found.into_iter().map(|entry| (space, entry)));
         }
-        let is_alone = |committed: &Committed| {
-            let space = committed.position.space;
-            !unknown.contains(&space) && !not_alone.contains(&(space, committed.entry))
-        };
+        let is_alone =
+            |committed: &Committed| !not_alone.contains(&(committed.position.space, committed.entry));
         let all = committed.iter().zip(were_read);
         all.map(|(committed, was_read)| was_read && committed.as_ref().is_ok_and(is_alone)).collect()
     }

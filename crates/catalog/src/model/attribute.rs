@@ -64,8 +64,8 @@ pub struct Header {
     pub entry: EntryId,
     /// The version whose bytes they are.
     pub version: VersionId,
-    /// The versions of the documents that describe it, as they were read.
-    pub by: Vec<VersionId>,
+    /// The versions that the documents had which describe it ([`Described::as_of`]).
+    pub as_of: Vec<VersionId>,
     /// The attributes, each once and with its values.
     pub found: Vec<FoundAttribute>,
 }
@@ -103,6 +103,8 @@ pub struct Described {
     pub object: OpenVersion,
     /// The documents as they are now; the first of two that say different things has the word.
     pub by: Vec<OpenVersion>,
+    /// Their versions, also of those that cannot be opened.
+    pub as_of: Vec<VersionId>,
 }
 
 /// Versions whose bytes were not read yet.

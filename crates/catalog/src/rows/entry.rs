@@ -172,48 +172,48 @@ static HAS_CHILDREN: Sql = Sql::both("SELECT id FROM entry WHERE sp = $1 AND par
 static HAS_NAMES: Sql =
     Sql::both("SELECT id FROM entry WHERE sp = $1 AND parent = $2 AND name >= $3 AND name <= $4 LIMIT 1");
 
-/// An ending of one word behind the name, and perhaps one more. '/' comes behind '.' and is in no name. Looked for in the index alone.
-macro_rules! so_far {
-    ($from:literal, $sp:literal, $parent:literal, $name:literal, $most:literal) => {
+/// The ids of what has a name, or that name and one or two endings. '/' comes behind '.' and is in no name. Endings are counted in the
+/// index alone.
+macro_rules! ids_by_stem {
+    ($sp:literal, $parent:literal, $stem:literal, $most:literal) => {
         concat!(
-            "SELECT ",
-            columns!(),
-            " FROM ",
-            $from,
-            "(SELECT id FROM (SELECT id, substr(name, length(",
-            $name,
-            ") + 2) AS rest FROM entry WHERE sp = ",
-            $sp,
-            " AND parent = ",
-            $parent,
-            " AND name >= ",
-            $name,
-            " || '.' AND name <= ",
-            $name,
-            " || '/' ORDER BY name LIMIT ",
-            $most,
-            ") n WHERE length(rest) - length(replace(rest, '.', '')) < 2 \
-             UNION ALL SELECT id FROM entry WHERE sp = ",
+            "SELECT id FROM entry WHERE sp = ",
             $sp,
             " AND parent = ",
             $parent,
             " AND name = ",
-            $name,
-            ") w JOIN entry e ON e.sp = ",
+            $stem,
+            " UNION ALL SELECT id FROM (SELECT id, substr(name, length(",
+            $stem,
+            ") + 2) AS endings FROM entry WHERE sp = ",
             $sp,
-            " AND e.id = w.id"
+            " AND parent = ",
+            $parent,
+            " AND name >= ",
+            $stem,
+            " || '.' AND name <= ",
+            $stem,
+            " || '/' ORDER BY name LIMIT ",
+            $most,
+            ") n WHERE length(endings) - length(replace(endings, '.', '')) < 2"
         )
     };
 }
 
-static NAMED_SO_FAR: Sql = Sql::each(
-    so_far!("", "$2", "$3", "$1", "$4"),
-    so_far!(
-        "UNNEST($1::text[], $2::bigint[], $3::bigint[], $4::bigint[]) AS k(name, sp, parent, most) CROSS JOIN LATERAL ",
-        "k.sp",
-        "k.parent",
-        "k.name",
-        "k.most"
+static BY_STEM: Sql = Sql::each(
+    concat!(
+        "SELECT ",
+        columns!(),
+        " FROM entry e WHERE e.sp = $1 AND e.id IN (",
+        ids_by_stem!("$1", "$2", "$3", "$4"),
+        ")"
+    ),
+    concat!(
+        "SELECT ",
+        columns!(),
+        " FROM UNNEST($1::bigint[], $2::bigint[], $3::text[], $4::bigint[]) AS k(sp, parent, stem, most) CROSS JOIN LATERAL (",
+        ids_by_stem!("k.sp", "k.parent", "k.stem", "k.most"),
+        ") w JOIN entry e ON e.sp = k.sp AND e.id = w.id"
     ),
 );
 
@@ -439,18 +439,15 @@ pub(crate) async fn has_names<T: Tx>(
     Ok(!tx.query(&HAS_NAMES, row![sp, parent, first, last]).await?.is_empty())
 }
 
-/// A name in a collection.
-pub(crate) struct Named {
-    pub sp: i64,
-    pub parent: u64,
-    pub name: String,
-}
-
-/// Returns entries that have such names, or such with one or two endings. For each at most `limit` names that have endings are looked at,
-/// the first ones.
-pub(crate) async fn named_so_far<T: Tx>(tx: &T, names: Vec<Named>, limit: usize) -> Result<Vec<EntryRow>> {
-    let params = names.into_iter().map(|Named { sp, parent, name }| row![name, sp, parent, limit]);
-    decode_all(tx.many(&NAMED_SO_FAR, params.collect()).await?)
+/// Returns entries by collection and name, and those whose names have one or two endings besides. For each at most `limit` names with
+/// endings are looked at, the first ones.
+pub(crate) async fn by_stems<T: Tx>(
+    tx: &T,
+    keys: Vec<(i64, u64, String)>,
+    limit: usize,
+) -> Result<Vec<EntryRow>> {
+    let params = keys.into_iter().map(|(sp, parent, stem)| row![sp, parent, stem, limit]).collect();
+    decode_all(tx.many(&BY_STEM, params).await?)
 }
 
 /// Returns the ids of an entry and everything below it, at most `limit`.

@@ -6,6 +6,7 @@ use percale_catalog::*;
 use percale_core::access::Caller;
 use percale_core::attribute::MAX_ATTRIBUTE_TEXT;
 use percale_core::ids::EntryId;
+use percale_core::path::MAX_PATH_BYTES;
 use percale_core::{AttributeValue, ByteCount};
 
 use crate::site::{Site, kind, path};
@@ -22,11 +23,11 @@ fn attribute(name: &str, value: &str) -> FoundAttribute {
 
 fn header(version: &OpenVersion, set: &[(&str, &str)]) -> Header {
     let found = set.iter().map(|(name, value)| attribute(name, value));
-    Header { entry: version.entry, version: version.version, by: Vec::new(), found: found.collect() }
+    Header { entry: version.entry, version: version.version, as_of: Vec::new(), found: found.collect() }
 }
 
-fn header_by(Described { object, by }: &Described, set: &[(&str, &str)]) -> Header {
-    Header { by: by.iter().map(|by| by.version).collect(), ..header(object, set) }
+fn header_by(Described { object, as_of, .. }: &Described, set: &[(&str, &str)]) -> Header {
+    Header { as_of: as_of.clone(), ..header(object, set) }
 }
 
 /// Reads all that is due, each object having its path as an attribute. Returns what was read.
@@ -278,6 +279,29 @@ async fn what_other_documents_said_comes_late(site: Site) {
     site.assert_sound().await;
 }
 
+async fn what_cannot_be_named_any_more_holds_up_nothing(site: Site) {
+    let mut at = "/lab/top".to_owned();
+    site.mkdir(&at).await;
+    for level in 0..15 {
+        at.push_str(&format!("/{level:0>250}"));
+        site.mkdir(&at).await;
+    }
+    // With the longer name the object has as long a path as there may be, and its document a longer one.
+    let longer = "x".repeat(200);
+    let left = MAX_PATH_BYTES - at.len() - "/".len() - (longer.len() - "top".len());
+    let name = "o".repeat(left);
+    for name in [name.as_str(), &format!("{name}.json"), &format!("{name}p")] {
+        site.put(&format!("{at}/{name}"), 1).await;
+    }
+    site.put("/lab/z", 1).await;
+    site.rename("/lab/top", &format!("/lab/{longer}"), false).await.unwrap();
+    let renamed = format!("{}/{name}", at.replacen("top", &longer, 1));
+    assert_eq!(settle(&site).await, [renamed.as_str(), "/lab/z"]);
+    assert_eq!(said(&site, &renamed).await[0].2, renamed);
+    assert_eq!(settle(&site).await, Vec::<String>::new());
+    site.assert_sound().await;
+}
+
 async fn what_is_described_is_not_all_read_ahead(site: Site) {
     assert_eq!(settle(&site).await, Vec::<String>::new());
     let put = async |name: &str| put_with(&site, name, &[("a", "1")]).await.unwrap().entry;
@@ -302,6 +326,7 @@ on_both! {
     what_is_described_is_read_with_its_documents_and_again_when_these_change,
     one_document_describes_many,
     what_other_documents_said_comes_late,
+    what_cannot_be_named_any_more_holds_up_nothing,
     what_is_described_is_not_all_read_ahead,
     each_version_is_read_once,
     what_was_found_takes_the_place_of_what_was_found_before,
