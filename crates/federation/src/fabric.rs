@@ -158,7 +158,7 @@ impl Fabric {
             roster: RwLock::default(),
             contacts: Mutex::default(),
             clients: Mutex::default(),
-            reverse: Reverse::new(stall_timeout)?,
+            reverse: Reverse::new(stall_timeout),
             heard: Mutex::default(),
             changed: tokio::sync::watch::channel(0).0,
         };

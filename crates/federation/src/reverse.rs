@@ -4,8 +4,8 @@
 //! with one that the site has dialled. If none is waiting, the site is asked for one over its control session.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
-use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use percale_core::ErrorCode;
@@ -57,7 +57,8 @@ struct Line {
 /// The sites that only dial out, as their callers see them.
 pub struct Reverse {
     /// Where the sockets are; only this user may enter.
-    folder: tempfile::TempDir,
+    /// Has the sockets. Made with the first one: what a killed server leaves in /tmp is then only there where sites dial.
+    folder: OnceLock<tempfile::TempDir>,
     sites: Mutex<HashMap<SiteId, Arc<Site>>>,
     /// A session on which nothing came for so long is dead.
     silence: Duration,
@@ -88,13 +89,22 @@ impl Site {
 }
 
 impl Reverse {
-    /// Makes a folder for the sockets.
-    pub(crate) fn new(silence: Duration) -> Result<Self> {
+    /// Begins without any site.
+    pub(crate) fn new(silence: Duration) -> Self {
+        let (folder, sites) = (OnceLock::new(), Mutex::default());
+        Self { folder, sites, silence, stopping: CancellationToken::new() }
+    }
+
+    /// Returns where the sockets are.
+    fn folder(&self) -> Result<&Path> {
+        if let Some(folder) = self.folder.get() {
+            return Ok(folder.path());
+        }
         // Short: the path of a socket has at most 107 bytes.
         let folder = tempfile::Builder::new().prefix("percale-").tempdir_in("/tmp").map_err(|error| {
             Error::new(ErrorCode::Internal, "cannot make a folder for sockets in /tmp").with_source(error)
         })?;
-        Ok(Self { folder, sites: Mutex::default(), silence, stopping: CancellationToken::new() })
+        Ok(self.folder.get_or_init(|| folder).path())
     }
 
     /// Tells whether a site holds a control session with this server.
@@ -108,7 +118,7 @@ impl Reverse {
         if let Some(site) = sites.get(&id) {
             return Ok(site.clone());
         }
-        let socket = self.folder.path().join(format!("{}", sites.len()));
+        let socket = self.folder()?.join(format!("{}", sites.len()));
         let listener = UnixListener::bind(&socket).map_err(|error| {
             let detail = format!("cannot make a socket at {}", socket.display());
             Error::new(ErrorCode::Internal, detail).with_source(error)
@@ -451,7 +461,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_request_over_the_socket_meets_a_connection_that_was_asked_for() {
-        let reverse = Arc::new(Reverse::new(SILENCE).unwrap());
+        let reverse = Arc::new(Reverse::new(SILENCE));
         let id = SiteId::new();
         let socket = reverse.socket(id).unwrap();
         assert!(!reverse.is_connected(id));
@@ -485,7 +495,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_site_that_does_not_dial_is_noticed() {
-        let reverse = Reverse::new(SILENCE).unwrap();
+        let reverse = Reverse::new(SILENCE);
         let id = SiteId::new();
         let mut local = UnixStream::connect(reverse.socket(id).unwrap()).await.unwrap();
         let mut heard = Vec::new();
