@@ -51,6 +51,8 @@ pub enum Left {
     Removed,
     /// They stay under the lease of their upload, whose client asks again.
     ToUpload,
+    /// They are staged as before, for a host that has them nowhere else.
+    ToHost,
 }
 
 /// What became of a further copy.
@@ -127,6 +129,7 @@ impl Abroad {
         let told = going.iter().map(|(at, landed)| (&landed.arrival, delegations[*at].as_deref()));
         let told = self.tell_publications(told.collect()).await;
         let mut refused = Vec::new();
+        let mut given_back = Vec::new();
         let mut reached: HashMap<_, Position> = HashMap::new();
         for ((at, landed), outcome) in going.into_iter().zip(told) {
             let id = landed.arrival.id;
@@ -145,12 +148,21 @@ impl Abroad {
                 Err(error) => {
                     if !error.is_retryable() {
                         refused.push(id);
+                        if left == Left::ToHost {
+                            given_back.push(landed);
+                        }
                     }
                     Err(error)
                 }
             };
             if left == Left::Removed {
                 self.let_go(id);
+            }
+        }
+        for landed in given_back {
+            if let Err(error) = landed.give_back().await {
+                tracing::warn!(arrival = %landed.arrival.id, %error, "what a home refused is kept, but not where it was staged");
+                refused.retain(|id| *id != landed.arrival.id);
             }
         }
         self.end(refused, ArrivalEnd::Garbage).await;

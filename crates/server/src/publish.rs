@@ -28,7 +28,7 @@ use crate::extraction::{Arrived, Extraction};
 use crate::lease::ServerLease;
 use crate::stores::OpenStore;
 use files::{by_store, discard, to_store, undo};
-pub(crate) use files::{discard_one, key, may_have_natural_key, put_tree, undo_files};
+pub(crate) use files::{discard_one, key, may_have_natural_key, put_tree, stage_again, undo_files};
 pub use files::{find_published, key_for_stage, tree_key, version_key};
 
 /// Most objects in one batch: what keeps a transaction and a flush below some tens of milliseconds.
@@ -166,8 +166,8 @@ impl Publisher {
         self.all_settled(&paths, self.to.publish_direct(items).await).await
     }
 
-    /// Publishes objects whose bytes were staged under another lease than this server's. Where asking again can help, the bytes of
-    /// those that fail are kept; what was prepared before and not committed goes on from there.
+    /// Publishes objects that a host staged, under its own lease. The bytes of those that fail are staged as before: nobody else has
+    /// them. What was prepared before and not committed, and may be asked for again, goes on from there.
     pub async fn publish_staged(&self, holder: TaskHolder, items: Vec<Item>) -> Vec<Result<Committed>> {
         let begun = match self.to.catalog.intents_of(holder.lease).await {
             Ok(begun) => begun,
@@ -188,9 +188,11 @@ impl Publisher {
         }
         let mut results = match prepared.is_empty() {
             true => (0..count).map(|_| Err(lost())).collect(),
-            false => self.to.finish(prepared, count, OnFailure::Keep).await,
+            false => self.to.finish(prepared, count, OnFailure::GiveBack).await,
         };
-        for (at, result) in fresh_at.into_iter().zip(self.to.publish(holder, fresh, OnFailure::Keep).await) {
+        for (at, result) in
+            fresh_at.into_iter().zip(self.to.publish(holder, fresh, OnFailure::GiveBack).await)
+        {
             results[at] = result;
         }
         self.all_settled(&paths, results).await
@@ -286,6 +288,7 @@ impl Destination {
         let left = match on_failure {
             OnFailure::Discard => Left::Removed,
             OnFailure::Keep => Left::ToUpload,
+            OnFailure::GiveBack => Left::ToHost,
         };
         // Nothing to do is done at once, so neither waits for the other in the common case.
         let (here, abroad) = tokio::join!(
@@ -345,7 +348,7 @@ impl Destination {
                 Ok(intent) => prepared.push(Prepared { index, intent, item }),
                 Err(error) => {
                     let error = ApiError::from(error).with_path(&item.0.path);
-                    if on_failure == OnFailure::Discard || !on_failure.keeps(&error) {
+                    if on_failure != OnFailure::GiveBack && !on_failure.keeps(&error) {
                         refused.push(item);
                     }
                     failed.push((index, error));
@@ -376,7 +379,7 @@ impl Destination {
                     Ok(at) => published.push((one, at)),
                     Err(error) => {
                         if !on_failure.keeps(&error) {
-                            undo(&self.catalog, &one).await;
+                            undo(&self.catalog, &one, on_failure).await;
                         }
                         results[one.index] = Err(error.with_path(&one.item.0.path));
                     }
@@ -411,7 +414,7 @@ impl Destination {
                 Err(error) => {
                     let error = ApiError::from(error).with_path(&one.item.0.path);
                     if !on_failure.keeps(&error) {
-                        undo(&self.catalog, &one).await;
+                        undo(&self.catalog, &one, on_failure).await;
                     }
                     Err(error)
                 }
@@ -454,6 +457,8 @@ enum OnFailure {
     Discard,
     /// They are kept if asking again can help: they belong to a resumable upload.
     Keep,
+    /// The same, and else they are staged as before: a host has them nowhere else.
+    GiveBack,
 }
 
 impl OnFailure {
@@ -462,7 +467,7 @@ impl OnFailure {
     fn keeps(self, error: &ApiError) -> bool {
         match error.code() {
             ErrorCode::CatalogUnavailable => true,
-            _ => self == Self::Keep && crate::upload::keeps_bytes(error),
+            _ => self != Self::Discard && crate::upload::keeps_bytes(error),
         }
     }
 }

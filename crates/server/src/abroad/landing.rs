@@ -13,7 +13,7 @@ use percale_store::{ErrorKind, FileIdentity, Publish as PublishFile, StageToken,
 
 use super::{Abroad, Left, lost};
 use crate::error::{ApiError, Result};
-use crate::publish::{StagedContent, discard_one, key, key_for_stage, may_have_natural_key};
+use crate::publish::{StagedContent, discard_one, key, key_for_stage, may_have_natural_key, stage_again};
 use crate::stores::{OpenStore, Registry};
 
 /// Staged bytes for a space of another home.
@@ -31,6 +31,16 @@ pub(super) struct Landed {
     pub(super) content: StagedContent,
 }
 
+impl Landed {
+    /// Stages what has its key by now as before.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub(super) async fn give_back(&self) -> Result<()> {
+        stage_again(&self.content, &[key(&self.arrival.key)?]).await
+    }
+}
+
 /// One of many, with its number among them.
 type Numbered = (usize, Landed);
 
@@ -43,7 +53,7 @@ impl Abroad {
         left: Left,
     ) -> Vec<Result<Landed>> {
         let begun = match left {
-            Left::ToUpload => self.catalog.arrivals_of(holder.lease).await,
+            Left::ToUpload | Left::ToHost => self.catalog.arrivals_of(holder.lease).await,
             Left::Removed => Ok(Vec::new()),
         };
         let begun: HashMap<String, Arrival> = match begun {

@@ -9,11 +9,11 @@ use percale_core::ids::{SpaceId, VersionId};
 use percale_core::tree::{HashTree, TreeHasher};
 use percale_core::{ByteCount, ErrorCode};
 use percale_store::{
-    ErrorKind, FileIdentity, Publish, Published, ReadOptions, SmallFile, StageToken, Staged, StoreExt,
-    StoreKey,
+    ErrorKind, FileIdentity, Publish, Published, ReadOptions, SmallFile, StageOptions, StageToken, Staged,
+    StoreExt, StoreKey,
 };
 
-use super::{Item, Prepared, lost};
+use super::{Item, OnFailure, Prepared, StagedContent, lost};
 use crate::error::{ApiError, Result};
 use crate::fetch::is_of_task;
 use crate::lease::ServerLease;
@@ -261,12 +261,19 @@ pub(crate) async fn put_tree(
 
 /// Removes the bytes of an object that did not become visible, and then its intent. What fails here is left to whoever
 /// takes the lease over.
-pub(super) async fn undo(catalog: &Catalog, one: &Prepared) {
+pub(super) async fn undo(catalog: &Catalog, one: &Prepared, on_failure: OnFailure) {
     let (_, content) = &one.item;
     let Staged { token, identity, .. } = &content.staged;
-    let undone = undo_files(&content.store, &one.intent, token, identity.as_ref()).await;
     let version = one.intent.version.0;
-    match undone {
+    let undone = async {
+        if on_failure == OnFailure::GiveBack {
+            let keys = [key(&one.intent.key)?, version_key(one.intent.space, one.intent.version)?];
+            stage_again(content, &keys).await?;
+            return remove_published(&content.store, &one.intent, token, identity.as_ref()).await;
+        }
+        undo_files(&content.store, &one.intent, token, identity.as_ref()).await
+    };
+    match undone.await {
         Ok(()) => {
             if let Err(error) = catalog.abandon(vec![one.intent.id]).await {
                 tracing::warn!(version, %error, "cannot delete an intent yet");
@@ -274,6 +281,34 @@ pub(super) async fn undo(catalog: &Catalog, one: &Prepared) {
         }
         Err(error) => tracing::warn!(version, %error, "cannot undo a publication yet"),
     }
+}
+
+/// Stages a file as before that has one of these keys by now.
+///
+/// # Errors
+/// Whatever the store answers, `NotFound` if the file is at none of them.
+pub(crate) async fn stage_again(content: &StagedContent, keys: &[StoreKey]) -> Result<()> {
+    let StagedContent { store, staged, .. } = content;
+    let Staged { token, size, identity } = staged;
+    match store.store.read_back(token).await {
+        Ok(_) => return Ok(()),
+        Err(error) if error.kind() == ErrorKind::NotFound => {}
+        Err(error) => return Err(error.into()),
+    }
+    for key in keys {
+        match store.store.stat(key).await {
+            Ok(meta) if meta.identity == *identity && meta.size == *size => {
+                let options = StageOptions::new(token.clone()).size(*size);
+                store.store.clone_to_stage(key, options).await?.finish().await?;
+                return Ok(());
+            }
+            Ok(_) => {}
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    let detail = format!("what was staged as {token} is nowhere any more");
+    Err(ApiError::new(ErrorCode::NotFound, detail))
 }
 
 /// Removes the bytes of an intent from the places where they may be: staged, at the reserved key, at the key of the
@@ -289,6 +324,16 @@ pub(crate) async fn undo_files(
     identity: Option<&FileIdentity>,
 ) -> Result<()> {
     discard_one(store, token).await?;
+    remove_published(store, intent, token, identity).await
+}
+
+/// The same, but for what is staged.
+async fn remove_published(
+    store: &OpenStore,
+    intent: &Intent,
+    token: &StageToken,
+    identity: Option<&FileIdentity>,
+) -> Result<()> {
     let own = version_key(intent.space, intent.version)?;
     let reserved = key(&intent.key)?;
     if reserved != own
