@@ -58,6 +58,12 @@ pub struct Space {
     /// How many records of its journal were not looked at for objects to read; absent where this server does not know.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unread: Option<u64>,
+    /// How many bytes its objects may have together, in their current versions; absent without a limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quota: Option<u64>,
+    /// How many they have.
+    #[serde(default)]
+    pub used: u64,
     /// The site that orders all changes in it.
     #[serde(default)]
     pub home: String,
@@ -106,7 +112,7 @@ pub struct NewSpace {
     #[serde(default)]
     #[schema(value_type = Option<String>, example = "user:alice")]
     pub owner: Option<Subject>,
-    /// A space that it is made like: its scope, its store, when headers are read, and the grants and rules on its root, but for grants to its
+    /// A space that it is made like: its scope, its store, its quota, when headers are read, and the grants and rules on its root, but for grants to its
     /// owner. Needs `manage` on that.
     #[serde(default)]
     #[schema(value_type = Option<String>, example = "project")]
@@ -120,6 +126,9 @@ pub struct NewSpace {
     /// When the headers of its objects are read for what they say; as the template, or `async`, if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub extraction: Option<Extraction>,
+    /// How many bytes its objects may have together; as the template, or without a limit, if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quota: Option<u64>,
     /// Who else gets what on it, in place of what the template gives them; at most [`NewSpace::MOST_MEMBERS`].
     #[serde(default)]
     pub members: Vec<NewGrant>,
@@ -138,6 +147,7 @@ impl NewSpace {
             scope: None,
             store: None,
             extraction: None,
+            quota: None,
             members: Vec::new(),
         }
     }
@@ -156,6 +166,15 @@ pub struct SpaceChange {
     /// When the headers of its objects are read for what they say.
     #[serde(default)]
     pub extraction: Option<Extraction>,
+    /// How many bytes its objects may have together; `null` takes the limit away. For administrators.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "named")]
+    #[schema(value_type = Option<u64>)]
+    pub quota: Option<Option<u64>>,
+}
+
+/// Reads a field that is there, also as `null`.
+fn named<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Option<u64>>, D::Error> {
+    Option::<u64>::deserialize(deserializer).map(Some)
 }
 
 /// How a store keeps files.

@@ -12,14 +12,14 @@ use std::sync::Arc;
 
 use percale_core::access::{Caller, Permission, decide};
 use percale_core::ids::{EntryId, LeaseId, SpaceId, StoreId, VersionId};
-use percale_core::{ObjectPath, Position, Timestamp};
+use percale_core::{ByteCount, ObjectPath, Position, Timestamp};
 
 pub(crate) use load::{PathLock, Wants};
 
 use crate::access::through;
 use crate::engine::Tx;
 use crate::error::{Error, ErrorKind, Fault, Result, missing};
-use crate::model::{IntentId, Lease, SpaceState};
+use crate::model::{IntentId, Lease, Space, SpaceState};
 use crate::rows::Lock;
 use crate::rows::entry::EntryRow;
 use crate::rows::grant::GrantRow;
@@ -158,6 +158,8 @@ pub(crate) struct Batch<'a, T: Tx> {
     grants: HashMap<(i64, u64), Arc<[GrantRow]>>,
     replicas: HashMap<(i64, VersionId), Vec<ReplicaRow>>,
     taken: HashMap<(i64, String), bool>,
+    /// Bytes that spaces with a quota have, with what this batch adds.
+    used: HashMap<i64, u64>,
     pending: Pending,
     records: BTreeMap<i64, Vec<NewRecord>>,
     has_grown: bool,
@@ -179,6 +181,7 @@ impl<'a, T: Tx> Batch<'a, T> {
             grants: HashMap::new(),
             replicas: HashMap::new(),
             taken: HashMap::new(),
+            used: HashMap::new(),
             pending: Pending::default(),
             records: BTreeMap::new(),
             has_grown: false,
@@ -204,6 +207,30 @@ impl<'a, T: Tx> Batch<'a, T> {
         };
         self.ids.0.insert(sp, (now, next + 1, end));
         Ok(next)
+    }
+
+    /// Checks that a space may have so many bytes in place of those that an object had before.
+    ///
+    /// What the same batch removes gives room for the next one only, and servers that write at the same moment do not see each other's
+    /// bytes: a quota keeps a space from growing, not to the byte.
+    ///
+    /// # Errors
+    /// `QuotaExceeded`
+    pub async fn grow(&mut self, space: &SpaceRow, name: &str, before: u64, after: u64) -> Result<()> {
+        let Some(quota) = space.space.quota else { return Ok(()) };
+        let used = match self.used.get(&space.sp) {
+            Some(used) => *used,
+            None => {
+                let found = crate::rows::used::of_spaces(self.tx, vec![space.space.id]).await?;
+                found.get(&space.space.id).map_or(0, |used| used.0)
+            }
+        };
+        let then = used.saturating_sub(before).saturating_add(after);
+        if after > before && then > quota.0 {
+            return Err(over_quota(&space.space, name, ByteCount(used), ByteCount(after)));
+        }
+        self.used.insert(space.sp, then);
+        Ok(())
     }
 
     /// Walks a path and decides whether the caller has a permission on it, before anything is said about what is there.
@@ -515,6 +542,16 @@ impl<'a, T: Tx> Batch<'a, T> {
 /// The error of a change that must be decided again, since what it was decided on has changed.
 pub(crate) fn raced(message: &str) -> Error {
     Error::new(ErrorKind::Conflict { version: None }, message).with_fault(Fault::Race)
+}
+
+/// The error for bytes that a space may not have.
+pub(crate) fn over_quota(space: &Space, path: &str, used: ByteCount, size: ByteCount) -> Error {
+    let quota = space.quota.unwrap_or_default();
+    let message = format!(
+        "cannot write {path}, which has {size}: the space '{}' may have {quota} and has {used}",
+        space.name
+    );
+    Error::new(ErrorKind::QuotaExceeded, message)
 }
 
 /// The error for a path in a space that does not exist: for those who may not know all spaces it is the same as for a

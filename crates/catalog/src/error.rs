@@ -65,6 +65,8 @@ pub enum ErrorKind {
     Unavailable,
     /// The database has no room left.
     NoSpace,
+    /// The space would have more bytes than it may.
+    QuotaExceeded,
     /// A stored row or archive cannot be what this program wrote.
     Corrupt,
     /// Cannot be done here.
@@ -202,6 +204,7 @@ impl Error {
             ErrorKind::InvalidRequest => ErrorCode::InvalidRequest,
             ErrorKind::Unavailable => ErrorCode::CatalogUnavailable,
             ErrorKind::NoSpace => ErrorCode::NoSpace,
+            ErrorKind::QuotaExceeded => ErrorCode::QuotaExceeded,
             ErrorKind::Corrupt => ErrorCode::Integrity,
             ErrorKind::Unsupported => ErrorCode::Unsupported,
             ErrorKind::InvalidConfiguration => ErrorCode::InvalidConfiguration,

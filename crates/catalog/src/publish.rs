@@ -4,10 +4,11 @@ pub(crate) mod version;
 
 use std::collections::BTreeMap;
 
-use percale_core::ObjectPath;
 use percale_core::ids::{EntryId, Fence, LeaseId, VersionId};
+use percale_core::{ByteCount, ObjectPath};
 
-use crate::batch::{Batch, PathLock, Wants, Written};
+use crate::access::resolve;
+use crate::batch::{Batch, PathLock, Wants, Written, over_quota};
 use crate::catalog::Catalog;
 use crate::engine::{Change, Query, Tx, to_json};
 use crate::error::{Error, ErrorKind, Result};
@@ -18,6 +19,7 @@ use crate::model::{
 };
 use crate::record::{CreatedItem, kind};
 use crate::rows::publish::{IntentBody, StoredIntent, actor};
+use crate::rows::used;
 use version::{Decided, Draft, FirstCopy, Place, Runs};
 
 /// Most publications in one call.
@@ -30,7 +32,7 @@ impl Catalog {
     ///
     /// # Errors
     /// For each: `AlreadyExists`, `PreconditionFailed`, `IsCollection`, `NotFound`, `NotACollection`, `LeaseExpired`,
-    /// `ReadOnly`.
+    /// `ReadOnly`, `QuotaExceeded`.
     pub async fn prepare(&self, wanted: Vec<Prepare>) -> Vec<Result<Intent>> {
         let count = wanted.len();
         if count > MAX_PUBLISH {
@@ -44,7 +46,7 @@ impl Catalog {
     ///
     /// # Errors
     /// For each: `Conflict` if the object is not as it was at the preparation, `LeaseExpired`, `NotFound` if the
-    /// intention or the collection is gone. For all: `InvalidRequest` for values that an attribute cannot have.
+    /// intention or the collection is gone, `QuotaExceeded`. For all: `InvalidRequest` for values that an attribute cannot have.
     pub async fn commit(&self, written: Vec<Commit>) -> Vec<Result<Committed>> {
         let count = written.len();
         if count > MAX_PUBLISH {
@@ -56,6 +58,14 @@ impl Catalog {
             return each(count, Err(error));
         }
         each(count, self.change(CommitAll(written)).await)
+    }
+
+    /// Checks, before bytes are sent, that the quota of the space leaves room for an object of so many. The commit decides.
+    ///
+    /// # Errors
+    /// `QuotaExceeded`
+    pub async fn require_quota(&self, path: &ObjectPath, size: ByteCount) -> Result<()> {
+        self.ask(RequireQuota { path: path.clone(), size }).await
     }
 
     /// Gives up prepared publications whose bytes were removed. Those that are not there any more are passed over.
@@ -166,6 +176,10 @@ async fn prepare_one<T: Tx>(
     if store.store.state != StoreState::Online {
         let message = format!("cannot write {path}: the store {} is {}", store.store.name, store.store.state);
         return Err(Error::new(ErrorKind::ReadOnly, message));
+    }
+    if let Some(size) = wanted.size {
+        let before = walk.target().and_then(|entry| entry.content.as_ref()).map_or(0, |old| old.size.0);
+        batch.grow(&walk.space, path.as_str(), before, size.0).await?;
     }
     let Place { sp, parent, name, entry, version } = version::place(batch, caller, path, &walk, made).await?;
     let space = walk.space.space.id;
@@ -280,6 +294,30 @@ async fn commit_one<T: Tx>(batch: &mut Batch<'_, T>, commit: &Commit) -> Result<
     let decided = version::add(batch, &body.actor, place, intent.base, content, copy).await?;
     batch.end_intent(commit.intent);
     Ok(decided)
+}
+
+struct RequireQuota {
+    path: ObjectPath,
+    size: ByteCount,
+}
+
+impl Query for RequireQuota {
+    type Out = ();
+    const SNAPSHOT: bool = false;
+    async fn run<T: Tx>(&self, tx: &T) -> Result<()> {
+        let Self { path, size } = self;
+        // The commit says better what else is the matter with the path.
+        let Some(resolved) = resolve(tx, path).await? else { return Ok(()) };
+        let space = &resolved.space.space;
+        let Some(quota) = space.quota else { return Ok(()) };
+        let target = resolved.target(path).ok();
+        let before = target.and_then(|entry| entry.content.as_ref()).map_or(0, |old| old.size.0);
+        let used = used::of_spaces(tx, vec![space.id]).await?.remove(&space.id).unwrap_or_default();
+        if size.0 > before && used.0.saturating_sub(before).saturating_add(size.0) > quota.0 {
+            return Err(over_quota(space, path.as_str(), used, *size));
+        }
+        Ok(())
+    }
 }
 
 struct Abandon(Vec<IntentId>);

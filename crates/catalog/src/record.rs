@@ -61,6 +61,9 @@ pub struct SpaceBody {
     /// When attributes are taken out of the bytes of its objects.
     #[serde(default = "off", skip_serializing_if = "ExtractionMode::is_off")]
     pub extraction: ExtractionMode,
+    /// How many bytes its objects may have together.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quota: Option<ByteCount>,
     /// When it was made.
     pub created: Timestamp,
     /// The site that orders its journal.
@@ -84,6 +87,7 @@ impl SpaceBody {
             store: space.store,
             state: space.state,
             extraction: space.extraction,
+            quota: space.quota,
             created: space.created,
             home,
             managed_by: None,
@@ -426,7 +430,7 @@ mod tests {
             assert_eq!(again.unwrap(), sample.body, "{}", sample.kind);
             kinds.push(sample.kind);
         }
-        assert_eq!(kinds.len(), 20, "a sample of each kind, and of what was added to one");
+        assert_eq!(kinds.len(), 21, "a sample of each kind, and of what was added to one");
     }
 
     #[test]

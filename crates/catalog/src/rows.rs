@@ -19,6 +19,7 @@ pub(crate) mod site;
 pub(crate) mod tally;
 pub(crate) mod task;
 pub(crate) mod told;
+pub(crate) mod used;
 pub(crate) mod word;
 
 /// How strongly rows are locked while they are read. SQLite has one writer and needs none.

@@ -80,7 +80,7 @@ pub enum ErrorCode {
     DataLost,
     /// Storage full: No store that the policy allows has room for the data.
     NoSpace,
-    /// Quota exceeded: The write would go beyond the quota of the space or of the user. The message names the quota and what is used.
+    /// Quota exceeded: The write would go beyond the quota of the space. The message names the quota and what is used.
     QuotaExceeded,
     /// Too many requests: You sent more requests than your share in a short time.
     RateLimited,
@@ -521,7 +521,7 @@ impl ErrorCode {
             ErrorCode::DataLost => "The catalog knows the version, but every copy of it is lost or damaged.",
             ErrorCode::NoSpace => "No store that the policy allows has room for the data.",
             ErrorCode::QuotaExceeded => {
-                "The write would go beyond the quota of the space or of the user. The message names the quota and what is used."
+                "The write would go beyond the quota of the space. The message names the quota and what is used."
             }
             ErrorCode::RateLimited => "You sent more requests than your share in a short time.",
             ErrorCode::RequestTimeout => {
@@ -668,7 +668,7 @@ impl ErrorCode {
                 "Free space, drop copies that are no longer needed, or let the administrator add a store. An interrupted upload continues afterwards."
             }
             ErrorCode::QuotaExceeded => {
-                "Remove data that is no longer needed, or ask the owner of the space for a larger quota."
+                "Remove data that is no longer needed, or ask an administrator of the site for a larger quota."
             }
             ErrorCode::RateLimited => {
                 "Wait for the time in the `Retry-After` header. Many small files go faster in one recursive command than in one command each."

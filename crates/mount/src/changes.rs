@@ -550,6 +550,9 @@ fn published(shared: &Shared, number: u64, staged: &Staged, done: &MountDone) {
 fn failed(shared: &Shared, number: u64, staged: &Staged, refused: &Refused) {
     let path = &staged.path;
     let mut state = shared.state();
+    if refused.code == ErrorCode::QuotaExceeded {
+        shared.over_quota(&mut state, staged.node);
+    }
     if let Some(object) = state.names.object_mut(staged.node) {
         object.sent.take_if(|sent| sent.is_published_by(number));
         if object.work.as_ref().is_none_or(|work| work.place.token != staged.place.token) {

@@ -63,6 +63,7 @@ pub fn errno(code: ErrorCode) -> Errno {
         ErrorCode::NotACollection => Errno::ENOTDIR,
         ErrorCode::NotEmpty => Errno::ENOTEMPTY,
         ErrorCode::NoSpace => Errno::ENOSPC,
+        ErrorCode::QuotaExceeded => Errno::EDQUOT,
         ErrorCode::ReadOnly => Errno::EROFS,
         ErrorCode::InvalidPath => Errno::EINVAL,
         ErrorCode::PayloadTooLarge => Errno::EFBIG,

@@ -155,6 +155,7 @@ impl Shared {
         register: Register<'_>,
     ) -> Result<(NodeId, Opened), Errno> {
         let space = self.may_change(state, parent)?;
+        self.may_grow(state, space)?;
         let path = self.path_in(state, parent, name)?;
         let (file, mut work) = self.stage(mode)?;
         work.is_exclusive = is_exclusive;

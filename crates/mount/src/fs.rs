@@ -599,11 +599,11 @@ impl Filesystem for Fs {
         });
     }
 
-    fn statfs(&self, _req: &Request, _ino: INodeNo, reply: ReplyStatfs) {
+    fn statfs(&self, _req: &Request, ino: INodeNo, reply: ReplyStatfs) {
         const BLOCK: u64 = 4096;
-        match self.shared.session.room() {
+        self.beside(async move |shared| match shared.room(ino.0).await {
             Ok((all, free)) => {
-                let files = self.shared.state().names.len() as u64;
+                let files = shared.state().names.len() as u64;
                 reply.statfs(
                     all / BLOCK,
                     free / BLOCK,
@@ -615,8 +615,8 @@ impl Filesystem for Fs {
                     BLOCK as u32,
                 );
             }
-            Err(errno) => reply.error(from_rustix(errno)),
-        }
+            Err(errno) => reply.error(errno),
+        });
     }
 
     fn getxattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {

@@ -33,6 +33,7 @@ mod log;
 mod names;
 mod object;
 mod pattern;
+mod quota;
 mod remote;
 mod requests;
 mod session;
@@ -59,6 +60,7 @@ use crate::files::Handles;
 use crate::fs::Fs;
 use crate::log::{Left, Log};
 use crate::names::{Names, SpaceNumber, TOP};
+use crate::quota::Quota;
 use crate::remote::Remote;
 use crate::session::{Place, Session};
 use crate::state::{Shared, Space, State};
@@ -233,7 +235,7 @@ async fn open_spaces(session: &Session, options: &Options) -> Result<(State, Vec
             return Err(Error::Usage(format!("{path} is an object; a space or a collection can be mounted")));
         }
         top = Some(entry.id);
-        spaces.push(Space { name, id: space.id, top: path, is_followed: false });
+        spaces.push(Space { name, id: space.id, top: path, is_followed: false, quota: Quota::default() });
     }
     let state = State {
         names: Names::new(top.filter(|_| is_one)),

@@ -18,6 +18,7 @@ use crate::files::Handles;
 use crate::log::Log;
 use crate::names::{Collection, Link, Names, NodeId, SpaceNumber, TOP, What};
 use crate::object::{LocalCopy, Object};
+use crate::quota::Quota;
 use crate::remote::Remote;
 use crate::session::Session;
 
@@ -37,6 +38,8 @@ pub struct Space {
     pub top: ObjectPath,
     /// Whether its journal is followed. Else nothing that is known of it is believed for long.
     pub is_followed: bool,
+    /// What is known of its quota.
+    pub quota: Quota,
 }
 
 /// What changes, behind one lock.

@@ -75,6 +75,7 @@ impl Uploads {
     /// # Errors
     /// - `PayloadTooLarge` beyond [`MAX_SIZE`] or what the store takes.
     /// - `AlreadyExists`, `IsCollection` if the condition says that nothing is there: said before bytes are sent in vain.
+    /// - `NoSpace`, `QuotaExceeded` if there is no room for it: said before bytes are sent in vain, too.
     /// - `InvalidRequest`, `Conflict` if the id that its sender chose is none, or another upload's.
     /// - What [`Catalog::permission`] says of the path.
     pub async fn open(&self, caller: &Caller, new: NewUpload, condition: Condition) -> Result<Upload> {
@@ -118,6 +119,7 @@ impl Uploads {
             return Err(ApiError::new(ErrorCode::PayloadTooLarge, detail).with_path(&new.path));
         }
         store.require_room(size).await.on_path(&new.path)?;
+        self.catalog.require_quota(&new.path, size).await.on_path(&new.path)?;
         let owner = owner_of(caller);
         let lease = self
             .catalog

@@ -96,6 +96,7 @@ impl Bench {
             store: Some(store),
             members: Vec::new(),
             extraction: ExtractionMode::Async,
+            quota: None,
             rules: Vec::new(),
         };
         catalog.create_space(&admin, space).await?;

@@ -91,6 +91,7 @@ pub(super) static TABLES: &[Table] = &[
             ("home", Uuid),
             ("behind", Text),
             ("extraction", Text),
+            ("quota", Int),
         ],
     },
     Table {

@@ -126,6 +126,12 @@ static CHECKS: &[Check] = &[
         ),
     },
     check!(
+        "used",
+        "SELECT p.id, 'space ' || p.name, 'its objects have ' || CAST(-SUM(u.bytes) AS TEXT) || ' more bytes than are counted' \
+         FROM (SELECT sp, bytes FROM used UNION ALL SELECT sp, -size FROM entry WHERE size > 0) AS u \
+         JOIN space p ON p.sp = u.sp GROUP BY p.id, p.name HAVING SUM(u.bytes) <> 0"
+    ),
+    check!(
         "journal_gap",
         "SELECT p.id, 'space ' || p.name, 'the journal has ' || CAST(j.kept AS TEXT) || ' records from ' || \
          CAST(j.first AS TEXT) || ' to ' || CAST(j.last AS TEXT) || ', the space is at ' || CAST(p.seq AS TEXT) \

@@ -238,12 +238,12 @@ impl<T: Tx> Applier<'_, '_, T> {
     }
 
     async fn space_changed(&mut self, body: SpaceBody) -> Result<()> {
-        let SpaceBody { id, name, owner, scope, store, state, extraction, .. } = body;
+        let SpaceBody { id, name, owner, scope, store, state, extraction, quota, .. } = body;
         if id != self.space.id {
             return unfit(format!("it is about space {id}"));
         }
         let owner = self.names.seen(&owner);
-        self.space = Space { name, owner, scope, store, state, extraction, ..self.space.clone() };
+        self.space = Space { name, owner, scope, store, state, extraction, quota, ..self.space.clone() };
         follow::require_free_name(self.batch.tx, &self.space).await?;
         site::update_space(self.batch.tx, self.sp, &self.space).await
     }

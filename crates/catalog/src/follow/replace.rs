@@ -66,7 +66,7 @@ impl Replace {
     /// Makes what is kept of the space here.
     fn space(&self) -> Result<Space> {
         let Head {
-            space: SpaceBody { id, name, owner, scope, store, state, extraction, created, home, .. },
+            space: SpaceBody { id, name, owner, scope, store, state, extraction, quota, created, home, .. },
             position,
             ..
         } = self.received.head.clone();
@@ -79,7 +79,7 @@ impl Replace {
         }
         let owner = self.names.seen(&owner);
         let (home, behind) = (Some(self.home), None);
-        Ok(Space { id, name, owner, scope, store, state, extraction, created, home, behind, position })
+        Ok(Space { id, name, owner, scope, store, state, extraction, quota, created, home, behind, position })
     }
 
     /// Checks that the sender orders the space. Another home than the one that is known must have won it: its term is

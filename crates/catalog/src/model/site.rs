@@ -6,7 +6,7 @@ use std::time::Duration;
 use percale_core::access::{Identity, Permission, Scope, Subject};
 use percale_core::ids::{EntryId, SiteId, SpaceId, StoreId, TokenId};
 use percale_core::path::SpaceName;
-use percale_core::{ObjectPath, Position, Timestamp};
+use percale_core::{ByteCount, ObjectPath, Position, Timestamp};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -89,6 +89,8 @@ pub struct NewSpace {
     pub members: Vec<(Subject, Permission)>,
     /// When attributes are taken out of the bytes of its objects.
     pub extraction: ExtractionMode,
+    /// How many bytes its objects may have together; as many as there is room for if absent.
+    pub quota: Option<ByteCount>,
     /// The rules of its root, as attributes.
     pub rules: Vec<FoundAttribute>,
 }
@@ -129,6 +131,8 @@ pub struct Space {
     pub state: SpaceState,
     /// When attributes are taken out of the bytes of its objects.
     pub extraction: ExtractionMode,
+    /// How many bytes its objects may have together, in their current versions.
+    pub quota: Option<ByteCount>,
     /// When it was made.
     pub created: Timestamp,
     /// The site that orders it, if it is another one; then only its records change anything here.
@@ -152,6 +156,8 @@ pub struct SpaceChange {
     pub state: Option<SpaceState>,
     /// When attributes are taken out of the bytes of its objects.
     pub extraction: Option<ExtractionMode>,
+    /// How many bytes its objects may have together, or as many as there is room for.
+    pub quota: Option<Option<ByteCount>>,
 }
 
 words!(
@@ -303,7 +309,7 @@ pub enum Remembered {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
     /// What is wrong, one word for each kind: `orphan`, `cycle`, `root_missing`, `content_missing`, `replica_missing`,
-    /// `replica_dangling`, `version_empty`, `grant_dangling`, `attribute_dangling`, `word_missing`, `tally`, `journal_gap`, `counter`, `key_twice`, `lease_missing`,
+    /// `replica_dangling`, `version_empty`, `grant_dangling`, `attribute_dangling`, `word_missing`, `tally`, `used`, `journal_gap`, `counter`, `key_twice`, `lease_missing`,
     /// `arrival_foreign`, `report_dangling`, `told_undecided`, `undecodable`.
     pub kind: &'static str,
     /// The space it is in, if it is in one.

@@ -198,8 +198,8 @@ impl Draft {
 /// Makes a version current that replaces `base`, with its first copy.
 ///
 /// # Errors
-/// `Conflict` if another version than `base` is current or the key is taken, `NotFound`, `ReadOnly`, `InvalidRequest`. Then
-/// nothing was changed.
+/// `Conflict` if another version than `base` is current or the key is taken, `NotFound`, `ReadOnly`, `QuotaExceeded`, `InvalidRequest`.
+/// Then nothing was changed.
 pub(crate) async fn add<T: Tx>(
     batch: &mut Batch<'_, T>,
     actor: &str,
@@ -241,6 +241,8 @@ pub(crate) async fn add<T: Tx>(
     if content.size.get() > i64::MAX as u64 {
         return Err(Error::invalid(format!("cannot publish '{name}': its size is more than 2^63 - 1 bytes")));
     }
+    let before = current.as_ref().and_then(|entry| entry.content.as_ref()).map_or(0, |old| old.size.0);
+    batch.grow(&space, path.as_str(), before, content.size.0).await?;
     let entry = match current {
         Some(entry) => {
             if let Some(old) = &entry.content {

@@ -1,9 +1,9 @@
 //! The site, its spaces and stores.
 
-use percale_core::Position;
 use percale_core::access::Subject;
 use percale_core::ids::{SiteId, SpaceId, StoreId};
 use percale_core::path::SpaceName;
+use percale_core::{ByteCount, Position};
 use serde_json::Value as Json;
 
 use crate::engine::{Row, Sql, Tx, row, to_json};
@@ -14,7 +14,7 @@ use crate::model::{
 
 macro_rules! space_columns {
     () => {
-        "s.sp, s.id, s.name, s.owner, s.scope, s.store, s.state, s.term, s.seq, s.created, s.home, s.behind, s.extraction"
+        "s.sp, s.id, s.name, s.owner, s.scope, s.store, s.state, s.term, s.seq, s.created, s.home, s.behind, s.extraction, s.quota"
     };
 }
 pub(crate) use space_columns;
@@ -64,6 +64,7 @@ pub(crate) fn decode_space(row: &mut Row) -> Result<SpaceRow> {
             word.parse().map_err(|error| crate::Error::corrupt(format!("space {id}")).with_source(error))?
         }
     };
+    let quota = row.opt_number()?.map(ByteCount);
     let is_removed = state == REMOVED;
     let wrong = |error: percale_core::path::PathError| {
         crate::Error::corrupt(format!("space {id}")).with_source(error)
@@ -71,7 +72,8 @@ pub(crate) fn decode_space(row: &mut Row) -> Result<SpaceRow> {
     let name = SpaceName::parse(if is_removed { "removed" } else { &name }).map_err(wrong)?;
     let state = if state == SpaceState::Active.as_str() { SpaceState::Active } else { SpaceState::ReadOnly };
     let position = Position { space: id, term, seq };
-    let space = Space { id, name, owner, scope, store, state, extraction, created, home, behind, position };
+    let space =
+        Space { id, name, owner, scope, store, state, extraction, quota, created, home, behind, position };
     Ok(SpaceRow { sp, space, is_removed })
 }
 
@@ -100,16 +102,16 @@ static SPACE_BY_ID: Sql = Sql::both(concat!("SELECT ", space_columns!(), " FROM 
 static LOCK_SPACE: Sql =
     Sql::each("SELECT sp FROM space WHERE sp = $1", "SELECT sp FROM space WHERE sp = $1 FOR UPDATE");
 static INSERT_SPACE: Sql = Sql::each(
-    "INSERT INTO space (sp, id, name, owner, scope, store, state, term, seq, next_id, created, home, behind, extraction) \
-     SELECT COALESCE(MAX(sp), 0) + 1, $1, $2, $3, $4, $5, $6, $7, $8, 2, $9, $10, $11, $12 FROM space WHERE true \
+    "INSERT INTO space (sp, id, name, owner, scope, store, state, term, seq, next_id, created, home, behind, extraction, quota) \
+     SELECT COALESCE(MAX(sp), 0) + 1, $1, $2, $3, $4, $5, $6, $7, $8, 2, $9, $10, $11, $12, $13 FROM space WHERE true \
      RETURNING sp",
-    "INSERT INTO space (sp, id, name, owner, scope, store, state, term, seq, next_id, created, home, behind, extraction) \
+    "INSERT INTO space (sp, id, name, owner, scope, store, state, term, seq, next_id, created, home, behind, extraction, quota) \
      SELECT COALESCE(MAX(sp), 0) + 1, $1::uuid, $2::text, $3::text, $4::text, $5::uuid, $6::text, $7::bigint, \
-     $8::bigint, 2, $9::bigint, $10::uuid, $11::text, $12::text FROM space RETURNING sp",
+     $8::bigint, 2, $9::bigint, $10::uuid, $11::text, $12::text, $13::bigint FROM space RETURNING sp",
 );
 static UPDATE_SPACE: Sql = Sql::both(
     "UPDATE space SET name = $1, owner = $2, scope = $3, store = $4, state = $5, home = $6, behind = $7, \
-     extraction = $8 WHERE sp = $9",
+     extraction = $8, quota = $9 WHERE sp = $10",
 );
 static REMOVE_SPACE: Sql = Sql::both("UPDATE space SET state = 'removed', name = $1 WHERE sp = $2");
 pub(crate) static TAKE_IDS: Sql =
@@ -159,6 +161,7 @@ pub(crate) async fn insert_space<T: Tx>(tx: &T, space: &Space) -> Result<i64> {
         space.home,
         space.behind.clone(),
         space.extraction.as_str(),
+        space.quota.map(|quota| quota.0),
     ];
     let mut rows = tx.query(&INSERT_SPACE, params).await?;
     match rows.first_mut() {
@@ -178,6 +181,7 @@ pub(crate) async fn update_space<T: Tx>(tx: &T, sp: i64, space: &Space) -> Resul
         space.home,
         space.behind.clone(),
         space.extraction.as_str(),
+        space.quota.map(|quota| quota.0),
         sp,
     ];
     tx.execute(&UPDATE_SPACE, params).await.map(drop)

@@ -250,6 +250,11 @@ async fn fsck_finds_what_is_wrong(site: Site) {
             "tally",
         ),
         (
+            "UPDATE used SET bytes = bytes + 64".into(),
+            "UPDATE used SET bytes = bytes - 64".into(),
+            "used",
+        ),
+        (
             "UPDATE journal SET seq = 999999 WHERE seq = 3".into(),
             "UPDATE journal SET seq = 3 WHERE seq = 999999".into(),
             "journal_gap",

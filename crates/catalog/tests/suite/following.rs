@@ -136,7 +136,8 @@ async fn step(pair: &Pair, native: StoreId, n: u64, op: &Op) {
             let store = if bits & 4 == 0 { None } else { Some(native) };
             let (owner, scope, store) = (Some(owner), Some(scope), Some(store));
             let extraction = if bits & 1 == 0 { None } else { Some(ExtractionMode::Sync) };
-            let change = SpaceChange { owner, scope, store, state: None, extraction };
+            let quota = if bits & 2 == 0 { None } else { Some(ByteCount(1 << 40)) };
+            let change = SpaceChange { owner, scope, store, state: None, extraction, quota: Some(quota) };
             catalog.update_space(admin, &space.name, change).await.unwrap();
         }
         Op::Report(at, state, hashed) => {
@@ -267,6 +268,7 @@ async fn a_name_that_another_space_has_is_refused_by_name(home: Site) {
         store: None,
         members: Vec::new(),
         extraction: ExtractionMode::Async,
+        quota: None,
         rules: Vec::new(),
     };
     let theirs = home.catalog.create_space(&home.admin, new).await.unwrap().id;
@@ -284,6 +286,7 @@ async fn a_name_that_another_space_has_is_refused_by_name(home: Site) {
         store: None,
         members: Vec::new(),
         extraction: ExtractionMode::Async,
+        quota: None,
         rules: Vec::new(),
     };
     let theirs = third.catalog.create_space(&third.admin, new).await.unwrap().id;
@@ -320,6 +323,7 @@ async fn a_removed_space_is_removed_here(home: Site) {
         store: None,
         members: Vec::new(),
         extraction: ExtractionMode::Async,
+        quota: None,
         rules: Vec::new(),
     };
     pair.own.catalog.create_space(&pair.own.admin, new).await.unwrap();

@@ -75,6 +75,7 @@ pub async fn other(site: &Site, name: &str) -> Site {
         store: Some(store),
         members: Vec::new(),
         extraction: ExtractionMode::Async,
+        quota: None,
         rules: Vec::new(),
     };
     let space = catalog.create_space(&admin, space).await.unwrap();

@@ -244,9 +244,12 @@ async fn texts_are_found_by_what_is_in_them(site: Site) {
 /// Takes away what schema 8 and those behind it brought.
 const BACK_TO_7: [&str; 2] = [
     "DROP TRIGGER attribute_word_added; DROP TRIGGER attribute_word_removed; DROP TABLE word_piece; DROP TABLE word; \
-     ALTER TABLE entry DROP COLUMN target; DELETE FROM refinery_schema_history WHERE version >= 8",
+     DROP TRIGGER entry_bytes_added; DROP TRIGGER entry_bytes_removed; DROP TRIGGER entry_bytes_changed; DROP TABLE used; \
+     ALTER TABLE space DROP COLUMN quota; ALTER TABLE entry DROP COLUMN target; DELETE FROM refinery_schema_history WHERE version >= 8",
     "DROP TRIGGER attribute_word_added ON attribute; DROP FUNCTION attribute_words; DROP FUNCTION words_like; DROP TABLE word; \
-     ALTER TABLE entry DROP COLUMN target; DELETE FROM refinery_schema_history WHERE version >= 8",
+     DROP TRIGGER entry_bytes_added ON entry; DROP TRIGGER entry_bytes_removed ON entry; DROP TRIGGER entry_bytes_changed ON entry; \
+     DROP FUNCTION entry_bytes_added; DROP FUNCTION entry_bytes_removed; DROP FUNCTION entry_bytes_changed; DROP TABLE used; \
+     ALTER TABLE space DROP COLUMN quota; ALTER TABLE entry DROP COLUMN target; DELETE FROM refinery_schema_history WHERE version >= 8",
 ];
 
 async fn texts_that_an_older_release_wrote_are_found(site: Site) {
@@ -378,6 +381,7 @@ async fn add_other(site: &Site) -> Space {
         store: Some(site.store),
         members: Vec::new(),
         extraction: ExtractionMode::Async,
+        quota: None,
         rules: Vec::new(),
     };
     site.catalog.create_space(&site.admin, other).await.unwrap()
@@ -469,6 +473,7 @@ async fn paths_say_in_which_spaces_to_look(site: Site) {
             store: Some(site.store),
             members: Vec::new(),
             extraction: ExtractionMode::Async,
+            quota: None,
             rules: Vec::new(),
         };
         site.catalog.create_space(&site.admin, space).await.unwrap();

@@ -101,6 +101,7 @@ impl Site {
             store: Some(store),
             members: Vec::new(),
             extraction: ExtractionMode::Async,
+            quota: None,
             rules: Vec::new(),
         };
         let space = catalog.create_space(&admin, space).await.unwrap();

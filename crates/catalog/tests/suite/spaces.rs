@@ -2,7 +2,7 @@
 
 use percale_catalog::*;
 use percale_core::access::Caller;
-use percale_core::{AttributeValue, ErrorCode};
+use percale_core::{AttributeValue, ByteCount, ErrorCode};
 
 use crate::site::{Site, kind, new_store, path, subject, user};
 
@@ -14,6 +14,7 @@ fn new(name: &str, scope: SpaceScope) -> NewSpace {
         store: None,
         members: Vec::new(),
         extraction: ExtractionMode::Async,
+        quota: None,
         rules: Vec::new(),
     }
 }
@@ -112,6 +113,88 @@ async fn changing_a_space(site: Site) {
     assert_eq!(denied.unwrap_err().code(), ErrorCode::NotFound);
 }
 
+async fn a_quota_bounds_what_a_space_has(site: Site) {
+    let (catalog, lab) = (&site.catalog, &site.space.name);
+    let used =
+        async || catalog.used(vec![site.space.id]).await.unwrap().remove(&site.space.id).map(|used| used.0);
+    assert_eq!(used().await, None);
+    site.put("/lab/a", 60).await;
+    site.put("/lab/b", 30).await;
+    site.put("/lab/empty", 0).await;
+    let quota = |bytes: Option<u64>| SpaceChange { quota: Some(bytes.map(ByteCount)), ..Default::default() };
+    let denied = catalog.update_space(&user("owner"), lab, quota(Some(100))).await;
+    assert_eq!(denied.unwrap_err().code(), ErrorCode::Forbidden, "who pays for the disks decides");
+    let space = catalog.update_space(&site.admin, lab, quota(Some(100))).await.unwrap();
+    assert_eq!((space.quota, used().await), (Some(ByteCount(100)), Some(90)));
+    assert_eq!(catalog.space(&site.admin, lab).await.unwrap().quota, Some(ByteCount(100)));
+
+    let put = async |at: &str, size| {
+        let intent = site.prepare(site.wanted(at, Condition::Any)).await?;
+        site.commit(&intent, size).await
+    };
+    let refused = put("/lab/c", 11).await.unwrap_err();
+    assert_eq!((refused.kind(), refused.code()), (&ErrorKind::QuotaExceeded, ErrorCode::QuotaExceeded));
+    assert_eq!(
+        refused.to_string(),
+        "cannot write /lab/c, which has 11 B: the space 'lab' may have 100 B and has 90 B"
+    );
+    assert!(site.stat("/lab/c").await.is_err());
+    put("/lab/c", 10).await.unwrap();
+    put("/lab/empty", 0).await.unwrap();
+    // A version takes the place of the one before it.
+    assert_eq!(put("/lab/a", 61).await.unwrap_err().code(), ErrorCode::QuotaExceeded);
+    put("/lab/a", 50).await.unwrap();
+    assert_eq!(used().await, Some(90));
+    for (at, size, fits) in
+        [("/lab/a", 60, true), ("/lab/a", 61, false), ("/lab/new", 10, true), ("/lab/new", 11, false)]
+    {
+        let asked = catalog.require_quota(&path(at), ByteCount(size)).await;
+        assert_eq!(asked.is_ok(), fits, "{at} {size}");
+    }
+    // Several in one transaction count together.
+    let mut commits = Vec::new();
+    for at in ["/lab/x", "/lab/y", "/lab/z"] {
+        let intent = site.prepare(site.wanted(at, Condition::Any)).await.unwrap();
+        commits.push(Commit::new(intent.id, ByteCount(5), None));
+    }
+    let fits: Vec<bool> = catalog.commit(commits).await.iter().map(Result::is_ok).collect();
+    assert_eq!(fits, [true, true, false]);
+    assert_eq!(used().await, Some(100));
+
+    // A smaller quota takes nothing away, and lets what is there become less.
+    catalog.update_space(&site.admin, lab, quota(Some(10))).await.unwrap();
+    assert_eq!(put("/lab/empty", 1).await.unwrap_err().code(), ErrorCode::QuotaExceeded);
+    put("/lab/a", 40).await.unwrap();
+    site.rename("/lab/a", "/lab/moved", false).await.unwrap();
+    site.remove("/lab/b", false).await.unwrap();
+    assert_eq!(used().await, Some(60));
+    catalog.update_space(&site.admin, lab, quota(None)).await.unwrap();
+    put("/lab/d", u64::from(u32::MAX)).await.unwrap();
+    site.assert_sound().await;
+    assert_eq!(used().await, Some(60 + u64::from(u32::MAX)));
+}
+
+async fn more_bytes_than_a_number_holds_are_no_fault(site: Site) {
+    let most = i64::MAX as u64;
+    site.put("/lab/a", most).await;
+    site.put("/lab/b", most).await;
+    let used = async || site.catalog.used(vec![site.space.id]).await.unwrap()[&site.space.id].0;
+    assert_eq!(used().await, most);
+    site.remove("/lab/a", false).await.unwrap();
+    assert_eq!(used().await, most);
+}
+
+async fn what_was_there_before_quotas_is_counted(site: Site) {
+    site.put("/lab/a", 60).await;
+    let migration = match site.is_postgres() {
+        true => include_str!("../../migrations/postgres/V11__quotas.sql"),
+        false => include_str!("../../migrations/sqlite/V11__quotas.sql"),
+    };
+    let counting = migration.split(';').map(str::trim).find(|text| text.starts_with("INSERT INTO used (sp"));
+    site.tamper(&format!("DELETE FROM used; {}", counting.unwrap())).await;
+    site.assert_sound().await;
+}
+
 async fn removing_a_space(site: Site) {
     let catalog = &site.catalog;
     let lab = &site.space.name;
@@ -188,6 +271,9 @@ on_both!(
     who_learns_of_which_space,
     only_administrators_make_spaces,
     a_space_begins_with_rules,
+    a_quota_bounds_what_a_space_has,
+    more_bytes_than_a_number_holds_are_no_fault,
+    what_was_there_before_quotas_is_counted,
     changing_a_space,
     removing_a_space,
     a_space_goes_only_if_nobody_adds_to_it,

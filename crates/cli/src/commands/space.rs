@@ -3,9 +3,9 @@
 use clap::{Args, Subcommand, ValueEnum};
 use percale_api::access::NewGrant;
 use percale_api::spaces::{Extraction, NewSpace, Promoted, Space, SpaceChange, SpaceScope};
-use percale_core::ObjectPath;
 use percale_core::access::Subject;
 use percale_core::path::SpaceName;
+use percale_core::{ByteCount, ObjectPath};
 
 use super::store::word;
 use crate::address::show as show_path;
@@ -85,6 +85,7 @@ Examples:
   percale space create wp3 --owner user:alice --member group:wp3=write --member user:bob=manage
   percale space create wp4 --template wp3 --owner user:carol
   percale space create ocean --extraction sync   headers are read before a write is answered
+  percale space create ice --quota 10TB          it never has more than that
   percale space create open --scope public")]
 pub struct CreateArgs {
     /// Its name: 1 to 63 of a-z, 0-9, '.', '_', '-'
@@ -92,7 +93,7 @@ pub struct CreateArgs {
     /// Its owner; oneself if absent
     #[arg(long, value_name = "USER")]
     owner: Option<Subject>,
-    /// A space to make it like: its scope, store, members, rules, and when headers are read
+    /// A space to make it like: its scope, store, quota, members, rules, and when headers are read
     #[arg(long, value_name = "SPACE")]
     template: Option<SpaceName>,
     /// Who sees it; as the template, or private, if absent
@@ -104,6 +105,9 @@ pub struct CreateArgs {
     /// When the headers of its objects are read for what they say; as the template, or async, if absent
     #[arg(long, value_name = "WHEN")]
     extraction: Option<ExtractionArg>,
+    /// How many bytes its objects may have together; as the template, or without a limit, if absent
+    #[arg(long, value_name = "SIZE")]
+    quota: Option<ByteCount>,
     /// Who else may read, write or manage it; may be repeated
     #[arg(long = "member", value_name = "SUBJECT=PERMISSION", value_parser = member)]
     members: Vec<NewGrant>,
@@ -143,7 +147,9 @@ pub struct ShowArgs {
 Examples:
   percale space set climate --scope public
   percale space set climate --extraction sync   headers are read before a write is answered
-  percale space set climate --store lustre      new data goes there from now on")]
+  percale space set climate --store lustre      new data goes there from now on
+  percale space set climate --quota 50TB        for administrators, as is --store
+  percale space set climate --quota none")]
 pub struct SetArgs {
     /// Its name
     name: SpaceName,
@@ -156,6 +162,20 @@ pub struct SetArgs {
     /// When the headers of its objects are read for what they say
     #[arg(long, value_name = "WHEN")]
     extraction: Option<ExtractionArg>,
+    /// How many bytes its objects may have together, or 'none' for no limit
+    #[arg(long, value_name = "SIZE", value_parser = quota)]
+    quota: Option<Quota>,
+}
+
+/// A limit, or that there is none.
+#[derive(Debug, Clone, Copy)]
+struct Quota(Option<ByteCount>);
+
+fn quota(text: &str) -> Result<Quota, String> {
+    match text {
+        "none" => Ok(Quota(None)),
+        size => size.parse().map(|size| Quota(Some(size))).map_err(|error| format!("{error}")),
+    }
 }
 
 /// `percale space promote`
@@ -207,6 +227,7 @@ pub async fn run(command: SpaceCommand, context: &Context) -> Result {
             (new.owner, new.template) = (args.owner, args.template);
             (new.scope, new.store, new.members) = (args.scope.map(Into::into), args.store, args.members);
             new.extraction = args.extraction.map(Into::into);
+            new.quota = args.quota.map(|quota| quota.0);
             let space = client.create_space(&new).await?;
             output.one(&space, |space| space.name.to_string(), show)?;
             let root = show_path(&ObjectPath::of_space(&space.name));
@@ -234,13 +255,15 @@ pub async fn run(command: SpaceCommand, context: &Context) -> Result {
             output.one(&space, |space| space.name.to_string(), show)
         }
         SpaceCommand::Set(args) => {
-            if args.scope.is_none() && args.store.is_none() && args.extraction.is_none() {
+            let SetArgs { name, scope, store, extraction, quota } = args;
+            if scope.is_none() && store.is_none() && extraction.is_none() && quota.is_none() {
                 let failure = Failure::usage("nothing to set");
-                return Err(failure.with_hint("Add --scope, --store or --extraction."));
+                return Err(failure.with_hint("Add --scope, --store, --extraction or --quota."));
             }
-            let extraction = args.extraction.map(Into::into);
-            let change = SpaceChange { scope: args.scope.map(Into::into), store: args.store, extraction };
-            let space = client.change_space(&args.name, &change).await?;
+            let (scope, extraction) = (scope.map(Into::into), extraction.map(Into::into));
+            let quota = quota.map(|Quota(quota)| quota.map(|quota| quota.0));
+            let change = SpaceChange { scope, store, extraction, quota };
+            let space = client.change_space(&name, &change).await?;
             output.one(&space, |space| space.name.to_string(), show)
         }
         SpaceCommand::Promote(args) => {
@@ -281,8 +304,12 @@ fn show(space: &Space) -> String {
         Some(unread) if unread > 0 => format!(", {unread} records to look at"),
         _ => String::new(),
     };
+    let used = match space.quota {
+        Some(quota) => format!("{} of {}", ByteCount(space.used), ByteCount(quota)),
+        None => ByteCount(space.used).to_string(),
+    };
     format!(
-        "space     {}\nid        {}\nowner     {}\nscope     {}\nstore     {}\nheaders   {}{unread}\nhome      {}\ncreated   {} UTC\nposition  {}",
+        "space     {}\nid        {}\nowner     {}\nscope     {}\nstore     {}\nused      {used}\nheaders   {}{unread}\nhome      {}\ncreated   {} UTC\nposition  {}",
         space.name,
         space.id,
         space.owner,

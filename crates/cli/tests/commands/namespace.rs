@@ -133,6 +133,34 @@ fn wildcards_and_find_look_in_the_fabric() {
 }
 
 #[test]
+fn a_space_has_no_more_than_its_quota() {
+    let lab = Lab::new();
+    lab.line("space create small --quota 1MB").ok();
+    let (one, large) = (lab.write("one", &[1; 600_000]), lab.write("large", &vec![2; 20 << 20]));
+    let put = |file: &std::path::Path, to: &str| lab.run(["put", file.to_str().unwrap(), to]);
+    put(&one, "percale:/small/one").ok();
+    for (file, says) in [(&one, "600.0 kB"), (&large, "21.0 MB")] {
+        let refused = put(file, "percale:/small/other").code(11);
+        let expected = format!("which has {says}: the space 'small' may have 1.00 MB and has 600.0 kB");
+        assert!(refused.err.contains(&expected), "{}", refused.err);
+    }
+    lab.line("cp percale:/small/one percale:/small/copy").code(6);
+    assert_eq!(lab.line("ls percale:/small").ok().out.lines().count(), 1);
+    let shown = lab.line("space show --json small").ok().json();
+    assert_eq!((&shown["quota"], &shown["used"]), (&1_000_000.into(), &600_000.into()));
+    assert!(lab.line("space show small").ok().out.contains("used      600.0 kB of 1.00 MB"));
+
+    lab.line("space create like --template small").ok();
+    assert_eq!(lab.line("space show --json like").ok().json()["quota"], 1_000_000);
+    lab.line("space set small --quota none").ok();
+    put(&large, "percale:/small/other").ok();
+    let shown = lab.line("space show --json small").ok().json();
+    assert_eq!((shown.get("quota"), &shown["used"]), (None, &(600_000 + (20 << 20)).into()));
+    lab.line("space set small --quota much").code(2);
+    lab.line("space set small --quota 16EiB").code(2);
+}
+
+#[test]
 fn a_space_is_made_with_members_and_like_another() {
     let lab = Lab::new();
     let grants = |space: &str| {

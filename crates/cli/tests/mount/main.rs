@@ -7,6 +7,7 @@
 //! | [`posix`] | what a public suite for POSIX asks holds, but for what is named |
 //! | [`programs`] | git, make, a compiler, SQLite, HDF5 and xarray work |
 //! | [`large`] | one name of a large directory does not cost all of them |
+//! | [`quota`] | a space is as large as its quota, and no more is written |
 //! | [`faults`] | what was written survives the death of the mount and an absence of the server |
 //! | [`other_user`] | who is not root mounts with a helper, and reads and writes over the network |
 //! | [`two_sites`] | what one site's mount writes, another's reads; what both do agrees with a model |
@@ -23,4 +24,5 @@ mod mounted;
 mod other_user;
 mod posix;
 mod programs;
+mod quota;
 mod two_sites;

@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime};
 use percale_testkit::process::{Site, SiteOptions};
 use percale_testkit::wait;
 
-use crate::mounted::{Mounted, SOON, can_mount, run, soon};
+use crate::mounted::{Mounted, SOON, can_mount, run, soon, xattr};
 
 /// Two sites; the space is ordered by the first.
 fn sites() -> [Site; 2] {
@@ -65,6 +65,30 @@ fn what_one_writes_the_other_reads() {
                 .unwrap();
             &found == b"changed"
         });
+    }
+}
+
+#[test]
+fn what_the_home_refuses_stays_with_its_host() {
+    if !can_mount() {
+        return;
+    }
+    let (sites, folders) = (sites(), [(); 2].map(|()| tempfile::tempdir().unwrap()));
+    let mounts = [0, 1].map(|at| Mounted::start(&sites[at], folders[at].path(), &[]));
+    run(&sites[0], &["space", "set", "lab", "--quota", "100kB"]);
+    for (mount, name) in mounts.iter().zip(["at-home", "abroad"]) {
+        let content = name.repeat(20_000);
+        fs::write(mount.path(name), &content).unwrap();
+        soon("the refusal", || xattr(&mount.path(name), "state") == "refused");
+        assert_eq!(fs::read_to_string(mount.path(name)).unwrap(), content);
+        run(&sites[0], &["space", "set", "lab", "--quota", "10MB"]);
+        OpenOptions::new().append(true).open(mount.path(name)).unwrap().write_all(b"!").unwrap();
+        for other in &mounts {
+            soon("what was written again", || {
+                fs::read_to_string(other.path(name)).is_ok_and(|read| read.len() == content.len() + 1)
+            });
+        }
+        run(&sites[0], &["space", "set", "lab", "--quota", "100kB"]);
     }
 }
 

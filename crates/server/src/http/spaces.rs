@@ -10,7 +10,7 @@ use percale_api::spaces::{Extraction, NewHome, NewSpace, Promoted, Space, SpaceC
 use percale_catalog::{Attribute, AttributeSource, ExtractionMode, RULES};
 use percale_core::access::{Caller, Subject};
 use percale_core::ids::StoreId;
-use percale_core::{ObjectPath, Position};
+use percale_core::{ByteCount, ObjectPath, Position};
 use percale_federation::{Acting, Member};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -35,7 +35,21 @@ async fn stores(app: &AppState) -> Result<Vec<percale_catalog::Store>> {
     Ok(app.catalog.stores().await?)
 }
 
-fn describe(app: &AppState, space: percale_catalog::Space, stores: &[percale_catalog::Store]) -> Space {
+async fn describe(
+    app: &AppState,
+    space: percale_catalog::Space,
+    stores: &[percale_catalog::Store],
+) -> Result<Space> {
+    let used = app.catalog.used(vec![space.id]).await?.remove(&space.id).unwrap_or_default();
+    Ok(describe_with(app, space, stores, used))
+}
+
+fn describe_with(
+    app: &AppState,
+    space: percale_catalog::Space,
+    stores: &[percale_catalog::Store],
+    used: ByteCount,
+) -> Space {
     let home = match space.home {
         None => app.site.name.clone(),
         // A site that was removed is told by its id.
@@ -58,6 +72,8 @@ fn describe(app: &AppState, space: percale_catalog::Space, stores: &[percale_cat
             ExtractionMode::Sync => Extraction::Sync,
         },
         unread: app.extraction.left(space.position),
+        quota: space.quota.map(|quota| quota.0),
+        used: used.0,
         home,
         position: space.position.to_string(),
         created: space.created,
@@ -92,7 +108,12 @@ fn store_id(stores: &[percale_catalog::Store], name: &str) -> Result<StoreId> {
 async fn list_spaces(State(app): State<AppState>, Auth(caller): Auth, uri: Uri) -> Result<Response> {
     let stores = stores(&app).await?;
     let spaces = app.catalog.spaces(&caller).await?;
-    Ok(page(&uri, spaces.into_iter().map(|space| describe(&app, space, &stores)).collect(), None))
+    let used = app.catalog.used(spaces.iter().map(|space| space.id).collect()).await?;
+    let describe = |space: percale_catalog::Space| {
+        let used = used.get(&space.id).copied().unwrap_or_default();
+        describe_with(&app, space, &stores, used)
+    };
+    Ok(page(&uri, spaces.into_iter().map(describe).collect(), None))
 }
 
 /// Makes a space. For administrators.
@@ -111,7 +132,7 @@ async fn create_space(
             let new = planned(&app, &caller, &stores, new).await?;
             let space = app.catalog.create_space(&caller, new).await?;
             note(&app, &space).await;
-            Ok(Made { status: StatusCode::CREATED, body: describe(&app, space, &stores) })
+            Ok(Made { status: StatusCode::CREATED, body: describe(&app, space, &stores).await? })
         }
     };
     let (made, replayed) = once(&app, &caller, &headers, ("/v1/spaces", &new), work).await?;
@@ -169,6 +190,7 @@ async fn planned(
             .map(extraction)
             .or(like.map(|like| like.extraction))
             .unwrap_or(ExtractionMode::Async),
+        quota: new.quota.map(ByteCount).or(like.and_then(|like| like.quota)),
         rules,
     })
 }
@@ -189,10 +211,10 @@ async fn get_space(
 ) -> Result<Response> {
     let space = app.catalog.space(&caller, &name).await?;
     let position = position_header(space.position);
-    Ok((position, Json(describe(&app, space, &stores(&app).await?))).into_response())
+    Ok((position, Json(describe(&app, space, &stores(&app).await?).await?)).into_response())
 }
 
-/// Changes a space. Needs `manage` on its root; another store needs an administrator.
+/// Changes a space. Needs `manage` on its root; another store or quota needs an administrator.
 #[utoipa::path(patch, path = "/v1/spaces/{space}", tag = "spaces", params(("space" = String, Path, description = "the space's name")), request_body = SpaceChange, responses((status = 200, description = "the space as it is now", body = Space)))]
 async fn change_space(
     State(app): State<AppState>,
@@ -206,12 +228,13 @@ async fn change_space(
         scope: change.scope.map(scope),
         store: store.map(Some),
         extraction: change.extraction.map(extraction),
+        quota: change.quota.map(|quota| quota.map(ByteCount)),
         ..Default::default()
     };
     let space = app.catalog.update_space(&caller, &name, change).await?;
     note(&app, &space).await;
     app.stores.forget_space(&name);
-    Ok((position_header(space.position), Json(describe(&app, space, &stores))).into_response())
+    Ok((position_header(space.position), Json(describe(&app, space, &stores).await?)).into_response())
 }
 
 /// Removes an empty space. For administrators.

@@ -31,6 +31,37 @@ async fn names(client: &Client, path: &str) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_quota_holds_at_every_site() {
+    let [alps, baltic, coast] = with_archive().await;
+    let (there, elsewhere) = (baltic.user("alice").await, coast.user("alice").await);
+    coast.sees(&elsewhere, "/v1/entries/archive").await;
+    baltic.admin.patch("/v1/spaces/archive", json!({"quota": 10_000_000})).await.expect(200);
+    there.patch("/v1/spaces/archive", json!({"quota": null})).await.expect_problem_at("forbidden", "baltic");
+    elsewhere.write("/archive/first", large(6_000_000)).await.expect(201);
+    eventually("the quota is known everywhere", async || {
+        let space = elsewhere.get("/v1/spaces/archive").await.expect(200);
+        ((&space["quota"], &space["used"]) == (&json!(10_000_000), &json!(6_000_000))).then_some(())
+    })
+    .await;
+    for (client, site) in [(&elsewhere, "coast"), (&there, "baltic")] {
+        client.write("/archive/second", large(6_000_000)).await.expect_problem_at("quota_exceeded", site);
+        for size in [9_000_000, 6_000_000] {
+            let over = client.request(reqwest::Method::PUT, "/v1/data/archive/first").header("if-match", "*");
+            crate::common::send(over.body(large(size))).await.expect(200);
+        }
+    }
+    // What a task brings counts as well.
+    let here = alps.user("alice").await;
+    here.write("/climate/x", large(6_000_000)).await.expect(201);
+    baltic.sees(&there, "/v1/entries/climate/x").await;
+    let copy = json!({"kind": "copy", "from": "/climate/x", "to": "/archive/x", "at": "coast"});
+    assert_ended(&run(&there, copy).await, "partial", 0, 1);
+    baltic.admin.patch("/v1/spaces/archive", json!({"quota": null})).await.expect(200);
+    elsewhere.write("/archive/second", large(6_000_000)).await.expect(201);
+    nothing_left(&coast).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_tree_is_copied_into_the_space_of_another_home_by_a_third_site() {
     let [alps, baltic, coast] = with_archive().await;
     let (here, there, elsewhere) =
