@@ -27,7 +27,7 @@ const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Pages that the writing connection keeps, and each of the reading ones. What is not there is in the system's memory; a server with
 /// all of its connections stays below 150 MiB.
-const WRITER_CACHE_KIB: i64 = 24 << 10;
+const WRITER_CACHE_KIB: i64 = 12 << 10;
 const READER_CACHE_KIB: i64 = 4 << 10;
 
 /// A connection. The lock is never contended: a connection belongs to one thread at a time.
