@@ -209,28 +209,44 @@ impl<'a, T: Tx> Batch<'a, T> {
         Ok(next)
     }
 
-    /// Checks that a space may have so many bytes in place of those that an object had before.
+    /// Checks that a space may have so many bytes in place of those of the version that an object has.
     ///
     /// What the same batch removes gives room for the next one only, and servers that write at the same moment do not see each other's
     /// bytes: a quota keeps a space from growing, not to the byte.
     ///
     /// # Errors
     /// `QuotaExceeded`
-    pub async fn grow(&mut self, space: &SpaceRow, name: &str, before: u64, after: u64) -> Result<()> {
+    pub async fn require_quota(
+        &mut self,
+        space: &SpaceRow,
+        path: &str,
+        object: Option<&EntryRow>,
+        size: ByteCount,
+    ) -> Result<()> {
         let Some(quota) = space.space.quota else { return Ok(()) };
+        let before =
+            object.and_then(|object| object.content.as_ref()).map_or(ByteCount::ZERO, |old| old.size);
         let used = match self.used.get(&space.sp) {
             Some(used) => *used,
             None => {
                 let found = crate::rows::used::of_spaces(self.tx, vec![space.space.id]).await?;
-                found.get(&space.space.id).map_or(0, |used| used.0)
+                let used = found.get(&space.space.id).map_or(0, |used| used.0);
+                self.used.insert(space.sp, used);
+                used
             }
         };
-        let then = used.saturating_sub(before).saturating_add(after);
-        if after > before && then > quota.0 {
-            return Err(over_quota(&space.space, name, ByteCount(used), ByteCount(after)));
+        if size > before && used.saturating_sub(before.0).saturating_add(size.0) > quota.0 {
+            return Err(over_quota(&space.space, path, ByteCount(used), size));
         }
-        self.used.insert(space.sp, then);
         Ok(())
+    }
+
+    /// Notes that an object gets a version of this size in place of the one that it has.
+    pub fn grew(&mut self, sp: i64, object: Option<&EntryRow>, size: ByteCount) {
+        let before = object.and_then(|object| object.content.as_ref()).map_or(0, |old| old.size.0);
+        if let Some(used) = self.used.get_mut(&sp) {
+            *used = used.saturating_sub(before).saturating_add(size.0);
+        }
     }
 
     /// Walks a path and decides whether the caller has a permission on it, before anything is said about what is there.

@@ -178,8 +178,7 @@ async fn prepare_one<T: Tx>(
         return Err(Error::new(ErrorKind::ReadOnly, message));
     }
     if let Some(size) = wanted.size {
-        let before = walk.target().and_then(|entry| entry.content.as_ref()).map_or(0, |old| old.size.0);
-        batch.grow(&walk.space, path.as_str(), before, size.0).await?;
+        batch.require_quota(&walk.space, path.as_str(), walk.target().map(AsRef::as_ref), size).await?;
     }
     let Place { sp, parent, name, entry, version } = version::place(batch, caller, path, &walk, made).await?;
     let space = walk.space.space.id;

@@ -293,6 +293,8 @@ async fn publish_one<T: Tx>(
     if publication.size.get() > i64::MAX as u64 {
         return Err(Error::invalid(format!("cannot publish {path}: its size is more than 2^63 - 1 bytes")));
     }
+    let object = walk.target().map(AsRef::as_ref);
+    batch.require_quota(&walk.space, path.as_str(), object, publication.size).await?;
     let place = version::place(batch, caller, path, &walk, made).await?;
     let content = Content {
         version: place.version,

@@ -1,4 +1,5 @@
 -- How many bytes a space may have and has (docs/design/rows.md, docs/decisions/2026-11-26-quotas-of-spaces.md).
+-- The sum has two parts, since one of integers that is too large for an integer is an error.
 ALTER TABLE space ADD COLUMN quota INTEGER;
 -- ANY: what does not fit an integer any more goes on as a float.
 CREATE TABLE used (
@@ -7,7 +8,8 @@ CREATE TABLE used (
     bytes ANY NOT NULL,
     PRIMARY KEY (sp, shard)
 ) STRICT, WITHOUT ROWID;
-INSERT INTO used (sp, shard, bytes) SELECT sp, 0, SUM(size) FROM entry WHERE size > 0 GROUP BY sp;
+INSERT INTO used (sp, shard, bytes)
+    SELECT sp, 0, SUM(size >> 20) * 1048576 + SUM(size & 1048575) FROM entry WHERE size > 0 GROUP BY sp;
 CREATE TRIGGER entry_bytes_added AFTER INSERT ON entry WHEN NEW.size > 0
 BEGIN
     INSERT INTO used (sp, shard, bytes) VALUES (NEW.sp, 0, NEW.size)

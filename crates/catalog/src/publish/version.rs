@@ -241,8 +241,8 @@ pub(crate) async fn add<T: Tx>(
     if content.size.get() > i64::MAX as u64 {
         return Err(Error::invalid(format!("cannot publish '{name}': its size is more than 2^63 - 1 bytes")));
     }
-    let before = current.as_ref().and_then(|entry| entry.content.as_ref()).map_or(0, |old| old.size.0);
-    batch.grow(&space, path.as_str(), before, content.size.0).await?;
+    batch.require_quota(&space, path.as_str(), current.as_deref(), content.size).await?;
+    batch.grew(sp, current.as_deref(), content.size);
     let entry = match current {
         Some(entry) => {
             if let Some(old) = &entry.content {

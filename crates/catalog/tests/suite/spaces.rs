@@ -180,8 +180,10 @@ async fn more_bytes_than_a_number_holds_are_no_fault(site: Site) {
     site.put("/lab/b", most).await;
     let used = async || site.catalog.used(vec![site.space.id]).await.unwrap()[&site.space.id].0;
     assert_eq!(used().await, most);
+    site.assert_sound().await;
     site.remove("/lab/a", false).await.unwrap();
     assert_eq!(used().await, most);
+    site.assert_sound().await;
 }
 
 async fn what_was_there_before_quotas_is_counted(site: Site) {
