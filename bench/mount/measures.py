@@ -80,13 +80,23 @@ def metadata(at, options, record):
 
 
 def blocks(at, options, record):
-    """Plain reads and writes of a file by block size: new, there before (in a mount, a version that is published), and read."""
+    """Plain reads and writes of a file by block size: new, there before (in a mount, a version that is published), and read.
+
+    Where files share their blocks, also a clone is overwritten. That is what a mount does with a published file of a managed store, since the
+    version stays as it is.
+    """
     for block in options.blocks:
-        file = at / f"data-{block}"
+        file, clone = at / f"data-{block}", at / f"clone-{block}"
+        words = [f"--bs={block}k", f"--size={options.mib}m"]
         for what, job in [("write new", "write"), ("overwrite", "write"), ("read", "read")]:
-            record(what, fio(f"--filename={file}", f"--rw={job}", f"--bs={block}k", f"--size={options.mib}m"), "GB/s", block)
+            record(what, fio(f"--filename={file}", f"--rw={job}", *words), "GB/s", block)
             settle(at)
+        if subprocess.run(["cp", "--reflink=always", file, clone], capture_output=True).returncode == 0:
+            settle(at)
+            record("overwrite a clone", fio(f"--filename={clone}", "--rw=write", *words), "GB/s", block)
+        clone.unlink(missing_ok=True)
         file.unlink()
+        settle(at)
 
 
 def fio(*words):
