@@ -14,7 +14,7 @@ use percale_core::{ErrorCode, FileMode, ObjectPath, Position, Timestamp};
 use tokio::sync::{Notify, oneshot};
 
 use crate::error::errno;
-use crate::names::NodeId;
+use crate::names::{LEFT, NodeId};
 use crate::object::LocalCopy;
 use crate::session::Place;
 use crate::state::{Shared, State};
@@ -552,6 +552,14 @@ fn failed(shared: &Shared, number: u64, staged: &Staged, refused: &Refused) {
     let mut state = shared.state();
     if refused.code == ErrorCode::QuotaExceeded {
         shared.over_quota(&mut state, staged.node);
+    }
+    if staged.node == LEFT && shared.session.stat_written(&staged.place).is_ok() {
+        tracing::error!(
+            %path, code = %refused.code, error = refused.detail, staged = %staged.place.token,
+            "what was written before this process began cannot be published; the next mount at this directory tries again"
+        );
+        state.left += 1;
+        return;
     }
     if let Some(object) = state.names.object_mut(staged.node) {
         object.sent.take_if(|sent| sent.is_published_by(number));

@@ -59,7 +59,7 @@ use crate::changes::{Change, Changes, Owned, Staged};
 use crate::files::Handles;
 use crate::fs::Fs;
 use crate::log::{Left, Log};
-use crate::names::{Names, SpaceNumber, TOP};
+use crate::names::{LEFT, Names, SpaceNumber, TOP};
 use crate::quota::Quota;
 use crate::remote::Remote;
 use crate::session::{Place, Session};
@@ -242,6 +242,7 @@ async fn open_spaces(session: &Session, options: &Options) -> Result<(State, Vec
         handles: Handles::default(),
         spaces,
         owned: Owned::default(),
+        left: 0,
     };
     Ok((state, since))
 }
@@ -258,7 +259,7 @@ fn publish_left(shared: &Shared, left: &BTreeMap<Box<str>, Left>) {
         let Ok(stat) = shared.session.stat_written(&place) else { continue };
         tracing::info!(%path, bytes = stat.stx_size, "publishing what was written before this process began");
         let staged = Staged {
-            node: 0,
+            node: LEFT,
             path: path.clone(),
             place,
             size: stat.stx_size,
@@ -316,7 +317,10 @@ impl Mounted {
         for task in work {
             task.abort();
         }
-        let refused = shared.state().names.works();
+        let refused = {
+            let state = shared.state();
+            state.names.works() + state.left
+        };
         if is_published && refused == 0 {
             if let Err(error) = shared.session.client.end_mount(shared.session.id()).await {
                 tracing::info!(%error, "the session of the mount ends by itself");

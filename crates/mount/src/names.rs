@@ -20,6 +20,9 @@ pub type NodeId = u64;
 /// The top of the mount.
 pub const TOP: NodeId = 1;
 
+/// No node: of what an earlier process had staged.
+pub const LEFT: NodeId = 0;
+
 /// Bits of an entry's id; a space would have to make a million entries a second for nine years to need more.
 const ENTRY_BITS: u32 = 48;
 /// Bits of a space's number.

@@ -53,6 +53,8 @@ pub struct State {
     pub spaces: Vec<Space>,
     /// The names that are changed here.
     pub owned: Owned,
+    /// How many files of an earlier process were refused again.
+    pub left: usize,
 }
 
 /// A mount.

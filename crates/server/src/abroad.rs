@@ -160,6 +160,7 @@ impl Abroad {
             }
         }
         for landed in given_back {
+            self.let_go(landed.arrival.id);
             if let Err(error) = landed.give_back().await {
                 tracing::warn!(arrival = %landed.arrival.id, %error, "what a home refused is kept, but not where it was staged");
                 refused.retain(|id| *id != landed.arrival.id);

@@ -467,7 +467,12 @@ impl OnFailure {
     fn keeps(self, error: &ApiError) -> bool {
         match error.code() {
             ErrorCode::CatalogUnavailable => true,
-            _ => self != Self::Discard && crate::upload::keeps_bytes(error),
+            _ => match self {
+                Self::Discard => false,
+                Self::Keep => crate::upload::keeps_bytes(error),
+                // A host asks again where it is told so, and shows the file as it was staged else.
+                Self::GiveBack => crate::upload::keeps_bytes(error) && error.is_retryable(),
+            },
         }
     }
 }

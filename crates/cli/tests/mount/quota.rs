@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use percale_testkit::process::{Site, SiteOptions};
 
-use crate::mounted::{Mounted, can_mount, run, soon};
+use crate::mounted::{Mounted, can_mount, run, soon, xattr};
 
 /// All and free bytes, as `df` would tell.
 fn room(mount: &Mounted) -> (u64, u64) {
@@ -50,6 +50,17 @@ fn a_quota_is_the_size_of_the_disk_and_no_more_is_written() {
     soon("what was refused", || {
         let read = site.command(&["cat", "percale:/lab/second"]).output().unwrap().stdout;
         read.len() == content.len() + 1
+    });
+
+    // What is refused again after the next start is not lost either.
+    fs::write(mount.path("late"), &content).unwrap();
+    soon("the refusal", || xattr(&mount.path("late"), "state") == "refused");
+    mount.stop();
+    Mounted::start(&site, target.path(), &[]).stop();
+    run(&site, &["space", "set", "lab", "--quota", "none"]);
+    let mount = Mounted::start(&site, target.path(), &[]);
+    soon("what was refused twice", || {
+        site.command(&["cat", "percale:/lab/late"]).output().unwrap().stdout == content
     });
     mount.stop();
 }

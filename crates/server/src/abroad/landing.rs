@@ -31,6 +31,16 @@ pub(super) struct Landed {
     pub(super) content: StagedContent,
 }
 
+/// Tells whether two publications are of the same bytes for the same name.
+fn is_same_content(one: &ArrivalBody, other: &ArrivalBody) -> bool {
+    match (one, other) {
+        (ArrivalBody::Publication(one), ArrivalBody::Publication(other)) => {
+            (one.size, one.root, &one.path) == (other.size, other.root, &other.path)
+        }
+        (one, other) => one == other,
+    }
+}
+
 impl Landed {
     /// Stages what has its key by now as before.
     ///
@@ -56,10 +66,11 @@ impl Abroad {
             Left::ToUpload | Left::ToHost => self.catalog.arrivals_of(holder.lease).await,
             Left::Removed => Ok(Vec::new()),
         };
-        let begun: HashMap<String, Arrival> = match begun {
-            Ok(begun) => begun.into_iter().map(|arrival| (arrival.token.clone(), arrival)).collect(),
+        let begun = match begun {
+            Ok(begun) => begun,
             Err(error) => return wanted.iter().map(|_| Err(error.clone().into())).collect(),
         };
+        let begun = self.still_wanted(begun, &wanted).await;
         let mut outcomes: Vec<Option<Result<Landed>>> = wanted.iter().map(|_| None).collect();
         let mut landing: Vec<(usize, Landed)> = Vec::new();
         let (mut fresh, mut fresh_at) = (Vec::new(), Vec::new());
@@ -119,6 +130,29 @@ impl Abroad {
             });
         }
         outcomes.into_iter().map(|outcome| outcome.unwrap_or_else(|| Err(lost()))).collect()
+    }
+
+    /// Returns the arrivals of these files, by their tokens. A host may have written a file again since: the home must not be told what
+    /// it was.
+    async fn still_wanted(&self, begun: Vec<Arrival>, wanted: &[Landing]) -> HashMap<String, Arrival> {
+        if begun.is_empty() {
+            return HashMap::new();
+        }
+        let wanted: HashMap<String, &ArrivalBody> =
+            wanted.iter().map(|one| (one.content.staged.token.to_string(), &one.body)).collect();
+        let (mut same, mut outdated) = (HashMap::new(), Vec::new());
+        for arrival in begun {
+            match wanted.get(&arrival.token) {
+                Some(body) if is_same_content(&arrival.body, body) => {
+                    same.insert(arrival.token.clone(), arrival);
+                }
+                Some(_) => outdated.push(arrival.id),
+                None => {}
+            }
+        }
+        // Of one whose file may not be at its key this is left to the end of its lease.
+        self.end(outdated, ArrivalEnd::Garbage).await;
+        same
     }
 
     /// Gives files their keys and settles their arrivals.
