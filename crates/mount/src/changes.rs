@@ -600,11 +600,14 @@ fn failed(shared: &Shared, number: u64, staged: &Staged, refused: &Refused) {
         %path, code = %refused.code, error = refused.detail, staged = %staged.place.token,
         "what a program wrote cannot be published; it is only on this host until it is written again or removed"
     );
-    if let Some(work) = state.names.object_mut(staged.node).and_then(|object| object.work.as_mut())
-        && work.is_published_by(number)
-    {
+    let is_moved =
+        shared.session.stat_written(&staged.place).is_ok_and(|found| found.stx_ino != staged.inode);
+    let Some(object) = state.names.object_mut(staged.node) else { return };
+    let is_open = object.is_open();
+    if let Some(work) = object.work.as_mut().filter(|work| work.is_published_by(number)) {
         work.publishing = None;
         work.is_dirty = true;
+        work.is_moved = is_moved && is_open;
     }
 }
 

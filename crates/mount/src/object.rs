@@ -51,6 +51,8 @@ pub struct Work {
     pub writers: u32,
     /// Whether it has to be published.
     pub is_dirty: bool,
+    /// Whether it was staged anew when it was refused, while programs had it open: they have the file that it was before.
+    pub is_moved: bool,
     /// How it is published, once that is on its way.
     pub publishing: Option<Box<Publishing>>,
     /// The size, the modification and the change time that it had when it was opened.
@@ -82,6 +84,7 @@ impl Work {
             replaces: false,
             writers: 0,
             is_dirty: false,
+            is_moved: false,
             publishing: None,
             begun: None,
             mark: None,

@@ -55,7 +55,13 @@ impl Shared {
             return self.write_again(state, node, is_truncated);
         }
         let object = state.names.object_mut(node).ok_or(Errno::EISDIR)?;
+        let is_open = object.is_open();
         if let Some(work) = &mut object.work {
+            if work.is_moved && is_open {
+                // The kernel allows one file for each node, and what is written to the one that it was is lost.
+                return Err(Errno::EBUSY.into());
+            }
+            work.is_moved = false;
             let file = self.session.open_written(&work.place).map_err(from_rustix)?;
             if is_truncated {
                 file.set_len(0).map_err(|error| from_io(&error))?;
