@@ -167,13 +167,13 @@ pub struct SpaceChange {
     #[serde(default)]
     pub extraction: Option<Extraction>,
     /// How many bytes its objects may have together; `null` takes the limit away. For administrators.
-    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "named")]
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "nullable")]
     #[schema(value_type = Option<u64>)]
     pub quota: Option<Option<u64>>,
 }
 
 /// Reads a field that is there, also as `null`.
-fn named<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Option<u64>>, D::Error> {
+fn nullable<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Option<u64>>, D::Error> {
     Option::<u64>::deserialize(deserializer).map(Some)
 }
 

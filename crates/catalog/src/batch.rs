@@ -223,9 +223,9 @@ impl<'a, T: Tx> Batch<'a, T> {
         object: Option<&EntryRow>,
         size: ByteCount,
     ) -> Result<()> {
-        let Some(quota) = space.space.quota else { return Ok(()) };
-        let before =
-            object.and_then(|object| object.content.as_ref()).map_or(ByteCount::ZERO, |old| old.size);
+        if space.space.quota.is_none() {
+            return Ok(());
+        }
         let used = match self.used.get(&space.sp) {
             Some(used) => *used,
             None => {
@@ -235,17 +235,13 @@ impl<'a, T: Tx> Batch<'a, T> {
                 used
             }
         };
-        if size > before && used.saturating_sub(before.0).saturating_add(size.0) > quota.0 {
-            return Err(over_quota(&space.space, path, ByteCount(used), size));
-        }
-        Ok(())
+        check_quota(&space.space, ByteCount(used), path, object, size)
     }
 
     /// Notes that an object gets a version of this size in place of the one that it has.
     pub fn grew(&mut self, sp: i64, object: Option<&EntryRow>, size: ByteCount) {
-        let before = object.and_then(|object| object.content.as_ref()).map_or(0, |old| old.size.0);
         if let Some(used) = self.used.get_mut(&sp) {
-            *used = used.saturating_sub(before).saturating_add(size.0);
+            *used = used.saturating_sub(size_of(object).0).saturating_add(size.0);
         }
     }
 
@@ -560,14 +556,33 @@ pub(crate) fn raced(message: &str) -> Error {
     Error::new(ErrorKind::Conflict { version: None }, message).with_fault(Fault::Race)
 }
 
-/// The error for bytes that a space may not have.
-pub(crate) fn over_quota(space: &Space, path: &str, used: ByteCount, size: ByteCount) -> Error {
-    let quota = space.quota.unwrap_or_default();
-    let message = format!(
-        "cannot write {path}, which has {size}: the space '{}' may have {quota} and has {used}",
-        space.name
-    );
-    Error::new(ErrorKind::QuotaExceeded, message)
+fn size_of(object: Option<&EntryRow>) -> ByteCount {
+    object.and_then(|object| object.content.as_ref()).map_or(ByteCount::ZERO, |content| content.size)
+}
+
+/// Checks that a space which has so many bytes may have those of a version of this size, in place of the one that the object has. One that
+/// is no larger always may.
+///
+/// # Errors
+/// `QuotaExceeded`
+pub(crate) fn check_quota(
+    space: &Space,
+    used: ByteCount,
+    path: &str,
+    object: Option<&EntryRow>,
+    size: ByteCount,
+) -> Result<()> {
+    let before = size_of(object);
+    match space.quota {
+        Some(quota) if size > before && used.0.saturating_sub(before.0).saturating_add(size.0) > quota.0 => {
+            let message = format!(
+                "cannot write {path}, which has {size}: the space '{}' may have {quota} and has {used}",
+                space.name
+            );
+            Err(Error::new(ErrorKind::QuotaExceeded, message))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// The error for a path in a space that does not exist: for those who may not know all spaces it is the same as for a

@@ -8,7 +8,7 @@ use percale_core::ids::{EntryId, Fence, LeaseId, VersionId};
 use percale_core::{ByteCount, ObjectPath};
 
 use crate::access::resolve;
-use crate::batch::{Batch, PathLock, Wants, Written, over_quota};
+use crate::batch::{Batch, PathLock, Wants, Written, check_quota};
 use crate::catalog::Catalog;
 use crate::engine::{Change, Query, Tx, to_json};
 use crate::error::{Error, ErrorKind, Result};
@@ -308,14 +308,11 @@ impl Query for RequireQuota {
         // The commit says better what else is the matter with the path.
         let Some(resolved) = resolve(tx, path).await? else { return Ok(()) };
         let space = &resolved.space.space;
-        let Some(quota) = space.quota else { return Ok(()) };
-        let target = resolved.target(path).ok();
-        let before = target.and_then(|entry| entry.content.as_ref()).map_or(0, |old| old.size.0);
-        let used = used::of_spaces(tx, vec![space.id]).await?.remove(&space.id).unwrap_or_default();
-        if size.0 > before && used.0.saturating_sub(before).saturating_add(size.0) > quota.0 {
-            return Err(over_quota(space, path.as_str(), used, *size));
+        if space.quota.is_none() {
+            return Ok(());
         }
-        Ok(())
+        let used = used::of_spaces(tx, vec![space.id]).await?.remove(&space.id).unwrap_or_default();
+        check_quota(space, used, path.as_str(), resolved.target(path).ok(), *size)
     }
 }
 

@@ -19,6 +19,7 @@
 //! | [`follow`] | what changes elsewhere |
 //! | [`remote`] | bytes of other hosts |
 //! | [`session`] | the stores that this host sees |
+//! | [`quota`] | how much room there is |
 //! | [`ability`] | what this host lets a mount do |
 //! | [`log`] | what a killed process left |
 

@@ -129,7 +129,6 @@ impl Abroad {
         let told = going.iter().map(|(at, landed)| (&landed.arrival, delegations[*at].as_deref()));
         let told = self.tell_publications(told.collect()).await;
         let mut refused = Vec::new();
-        let mut given_back = Vec::new();
         let mut reached: HashMap<_, Position> = HashMap::new();
         for ((at, landed), outcome) in going.into_iter().zip(told) {
             let id = landed.arrival.id;
@@ -146,24 +145,14 @@ impl Abroad {
                     Ok(committed)
                 }
                 Err(error) => {
-                    if !error.is_retryable() {
+                    if !error.is_retryable() && (left != Left::ToHost || self.give_back(&landed).await) {
                         refused.push(id);
-                        if left == Left::ToHost {
-                            given_back.push(landed);
-                        }
                     }
                     Err(error)
                 }
             };
             if left == Left::Removed {
                 self.let_go(id);
-            }
-        }
-        for landed in given_back {
-            self.let_go(landed.arrival.id);
-            if let Err(error) = landed.give_back().await {
-                tracing::warn!(arrival = %landed.arrival.id, %error, "what a home refused is kept, but not where it was staged");
-                refused.retain(|id| *id != landed.arrival.id);
             }
         }
         self.end(refused, ArrivalEnd::Garbage).await;

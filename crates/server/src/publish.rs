@@ -465,14 +465,12 @@ impl OnFailure {
     /// While the catalog is away it may not be known whether a version was committed. Its intent stays then in any case;
     /// who takes over the lease, or asks again for the upload, finds out.
     fn keeps(self, error: &ApiError) -> bool {
-        match error.code() {
-            ErrorCode::CatalogUnavailable => true,
-            _ => match self {
-                Self::Discard => false,
-                Self::Keep => crate::upload::keeps_bytes(error),
-                // A host asks again where it is told so, and shows the file as it was staged else.
-                Self::GiveBack => crate::upload::keeps_bytes(error) && error.is_retryable(),
-            },
+        match (self, error.code()) {
+            (_, ErrorCode::CatalogUnavailable) => true,
+            (Self::Discard, _) => false,
+            (Self::Keep, _) => crate::upload::keeps_bytes(error),
+            // A host asks again where it is told so, and shows the file as it was staged else.
+            (Self::GiveBack, _) => crate::upload::keeps_bytes(error) && error.is_retryable(),
         }
     }
 }

@@ -9,33 +9,26 @@ CREATE TABLE used (
 ) WITH (fillfactor = 50);
 INSERT INTO used (sp, shard, bytes) SELECT sp, 0, SUM(size) FROM entry WHERE size > 0 GROUP BY sp;
 
-CREATE FUNCTION entry_bytes_added() RETURNS TRIGGER LANGUAGE plpgsql AS $$
+CREATE FUNCTION entry_bytes() RETURNS TRIGGER LANGUAGE plpgsql AS $$
 BEGIN
-    INSERT INTO used AS u (sp, shard, bytes)
-        SELECT sp, tally_shard(), SUM(size) FROM changed WHERE size > 0 GROUP BY sp ORDER BY sp
-    ON CONFLICT (sp, shard) DO UPDATE SET bytes = u.bytes + excluded.bytes;
-    RETURN NULL;
-END $$;
-CREATE FUNCTION entry_bytes_removed() RETURNS TRIGGER LANGUAGE plpgsql AS $$
-BEGIN
-    INSERT INTO used AS u (sp, shard, bytes)
-        SELECT sp, tally_shard(), -SUM(size) FROM changed WHERE size > 0 GROUP BY sp ORDER BY sp
-    ON CONFLICT (sp, shard) DO UPDATE SET bytes = u.bytes + excluded.bytes;
-    RETURN NULL;
-END $$;
-CREATE FUNCTION entry_bytes_changed() RETURNS TRIGGER LANGUAGE plpgsql AS $$
-BEGIN
-    INSERT INTO used AS u (sp, shard, bytes)
-        SELECT sp, tally_shard(), SUM(size) FROM (
-            SELECT sp, size::numeric FROM changed WHERE size > 0
-            UNION ALL SELECT sp, -size::numeric FROM before WHERE size > 0
-        ) AS c GROUP BY sp HAVING SUM(size) <> 0 ORDER BY sp
-    ON CONFLICT (sp, shard) DO UPDATE SET bytes = u.bytes + excluded.bytes;
+    IF TG_OP = 'UPDATE' THEN
+        INSERT INTO used AS u (sp, shard, bytes)
+            SELECT sp, tally_shard(), SUM(size) FROM (
+                SELECT sp, size::numeric FROM changed WHERE size > 0
+                UNION ALL SELECT sp, -size::numeric FROM before WHERE size > 0
+            ) AS c GROUP BY sp HAVING SUM(size) <> 0 ORDER BY sp
+        ON CONFLICT (sp, shard) DO UPDATE SET bytes = u.bytes + excluded.bytes;
+    ELSE
+        INSERT INTO used AS u (sp, shard, bytes)
+            SELECT sp, tally_shard(), CASE TG_OP WHEN 'INSERT' THEN SUM(size) ELSE -SUM(size) END
+            FROM changed WHERE size > 0 GROUP BY sp ORDER BY sp
+        ON CONFLICT (sp, shard) DO UPDATE SET bytes = u.bytes + excluded.bytes;
+    END IF;
     RETURN NULL;
 END $$;
 CREATE TRIGGER entry_bytes_added AFTER INSERT ON entry
-    REFERENCING NEW TABLE AS changed FOR EACH STATEMENT EXECUTE FUNCTION entry_bytes_added();
+    REFERENCING NEW TABLE AS changed FOR EACH STATEMENT EXECUTE FUNCTION entry_bytes();
 CREATE TRIGGER entry_bytes_removed AFTER DELETE ON entry
-    REFERENCING OLD TABLE AS changed FOR EACH STATEMENT EXECUTE FUNCTION entry_bytes_removed();
+    REFERENCING OLD TABLE AS changed FOR EACH STATEMENT EXECUTE FUNCTION entry_bytes();
 CREATE TRIGGER entry_bytes_changed AFTER UPDATE ON entry
-    REFERENCING OLD TABLE AS before NEW TABLE AS changed FOR EACH STATEMENT EXECUTE FUNCTION entry_bytes_changed();
+    REFERENCING OLD TABLE AS before NEW TABLE AS changed FOR EACH STATEMENT EXECUTE FUNCTION entry_bytes();

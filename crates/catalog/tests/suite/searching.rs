@@ -248,7 +248,7 @@ const BACK_TO_7: [&str; 2] = [
      ALTER TABLE space DROP COLUMN quota; ALTER TABLE entry DROP COLUMN target; DELETE FROM refinery_schema_history WHERE version >= 8",
     "DROP TRIGGER attribute_word_added ON attribute; DROP FUNCTION attribute_words; DROP FUNCTION words_like; DROP TABLE word; \
      DROP TRIGGER entry_bytes_added ON entry; DROP TRIGGER entry_bytes_removed ON entry; DROP TRIGGER entry_bytes_changed ON entry; \
-     DROP FUNCTION entry_bytes_added; DROP FUNCTION entry_bytes_removed; DROP FUNCTION entry_bytes_changed; DROP TABLE used; \
+     DROP FUNCTION entry_bytes; DROP TABLE used; \
      ALTER TABLE space DROP COLUMN quota; ALTER TABLE entry DROP COLUMN target; DELETE FROM refinery_schema_history WHERE version >= 8",
 ];
 

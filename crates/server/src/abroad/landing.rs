@@ -41,16 +41,6 @@ fn is_same_content(one: &ArrivalBody, other: &ArrivalBody) -> bool {
     }
 }
 
-impl Landed {
-    /// Stages what has its key by now as before.
-    ///
-    /// # Errors
-    /// Those of the store.
-    pub(super) async fn give_back(&self) -> Result<()> {
-        stage_again(&self.content, &[key(&self.arrival.key)?]).await
-    }
-}
-
 /// One of many, with its number among them.
 type Numbered = (usize, Landed);
 
@@ -140,19 +130,38 @@ impl Abroad {
         }
         let wanted: HashMap<String, &ArrivalBody> =
             wanted.iter().map(|one| (one.content.staged.token.to_string(), &one.body)).collect();
-        let (mut same, mut outdated) = (HashMap::new(), Vec::new());
+        let mut same = HashMap::new();
         for arrival in begun {
             match wanted.get(&arrival.token) {
                 Some(body) if is_same_content(&arrival.body, body) => {
                     same.insert(arrival.token.clone(), arrival);
                 }
-                Some(_) => outdated.push(arrival.id),
-                None => {}
+                // Its home may have made a version of it all the same, and is asked. One whose file may not be at its key is left to the
+                // end of its lease.
+                Some(_) if arrival.state == ArrivalState::Written => {
+                    self.let_go(arrival.id);
+                    if let Err(error) = self.tidy_at(arrival.home, vec![arrival]).await {
+                        tracing::debug!(%error, "what a host has written again cannot be given up yet");
+                    }
+                }
+                _ => {}
             }
         }
-        // Of one whose file may not be at its key this is left to the end of its lease.
-        self.end(outdated, ArrivalEnd::Garbage).await;
         same
+    }
+
+    /// Stages what a home refused as before. Tells whether its arrival may end.
+    pub(super) async fn give_back(&self, landed: &Landed) -> bool {
+        let Landed { arrival, content } = landed;
+        self.let_go(arrival.id);
+        let staged = async { stage_again(content, &[key(&arrival.key)?]).await };
+        match staged.await {
+            Ok(()) => true,
+            Err(error) => {
+                tracing::warn!(arrival = %arrival.id, %error, "what a home refused is kept, but not where it was staged");
+                false
+            }
+        }
     }
 
     /// Gives files their keys and settles their arrivals.

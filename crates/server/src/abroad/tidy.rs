@@ -49,7 +49,11 @@ impl Abroad {
         }
     }
 
-    async fn tidy_at(&self, home: Option<SiteId>, arrivals: Vec<Arrival>) -> Result<()> {
+    /// Ends arrivals of one home, which is asked first.
+    ///
+    /// # Errors
+    /// Those of the catalog, and of the home.
+    pub(super) async fn tidy_at(&self, home: Option<SiteId>, arrivals: Vec<Arrival>) -> Result<()> {
         let is_publication = |arrival: &Arrival| matches!(arrival.body, ArrivalBody::Publication(_));
         let (publications, copies): (Vec<_>, Vec<_>) = arrivals.into_iter().partition(is_publication);
         let ids = |arrivals: &[Arrival]| arrivals.iter().map(|arrival| arrival.id).collect::<Vec<_>>();
