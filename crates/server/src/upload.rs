@@ -85,14 +85,16 @@ impl Uploads {
             return Err(ApiError::new(ErrorCode::InvalidRequest, detail).with_path(&new.path));
         }
         // Held until there is a session or none will be, so that nobody opens one from a lease that is not complete yet.
-        let Some(_opening) = self.opening.begin(id) else {
+        let Some(opening) = self.opening.begin(id) else {
             let detail = format!("upload {id} is being opened by another request");
             return Err(ApiError::new(ErrorCode::Conflict, detail).with_path(&new.path));
         };
         let (path, size) = (new.path.clone(), ByteCount(new.size));
-        match self.open_as(caller, id, new, condition).await {
+        let opened = self.open_as(caller, id, new, condition).await;
+        drop(opening);
+        match opened {
             // Asked again after the answer was lost.
-            Err(error) if error.code() == ErrorCode::Conflict => match self.known(caller, id).await {
+            Err(error) if error.code() == ErrorCode::Conflict => match self.session(caller, id).await {
                 Ok(session) if session.path() == &path && session.size() == size => Ok(session.describe()),
                 _ => Err(error.with_path(path)),
             },
@@ -203,7 +205,32 @@ impl Uploads {
     /// # Errors
     /// `NotFound` if there is none, or it is another's.
     pub async fn session(&self, caller: &Caller, id: LeaseId) -> Result<Arc<Session>> {
-        if self.opening.has(id) { Err(no_upload(id)) } else { self.known(caller, id).await }
+        let missing = || no_upload(id);
+        let is_allowed = |owner: &str| caller.is_admin() || owner == owner_of(caller);
+        if self.opening.has(id) {
+            return Err(missing());
+        }
+        // Held while it is opened, so that two requests do not open it twice.
+        let mut sessions = self.sessions.lock().await;
+        if let Some(session) = sessions.get(&id) {
+            return if is_allowed(&session.owner) { Ok(session.clone()) } else { Err(missing()) };
+        }
+        let lease = self.catalog.lease(id).await.map_err(|error| match error.code() {
+            ErrorCode::NotFound => missing(),
+            _ => error.into(),
+        })?;
+        // Whoever opens it says so until its session is here, which cannot be as long as the lock is held. A second session would not hear
+        // of what arrives at the first.
+        if self.opening.has(id) || lease.kind != LeaseKind::Upload || !is_allowed(&lease.holder) {
+            return Err(missing());
+        }
+        let body: Body = serde_json::from_value(lease.body.clone()).map_err(|_| missing())?;
+        let store = self.stores.get(body.store).await?;
+        let owner = lease.holder.clone();
+        let begun = self.begun(&lease, &body, &store).await?;
+        let session = Session::open(&lease, body, store, owner, begun).await?;
+        sessions.insert(id, session.clone());
+        Ok(session)
     }
 
     /// As [`Uploads::session`], and waits for it to be opened, for so long at most: its sender chose the id, and what it
@@ -226,30 +253,6 @@ impl Uploads {
             let _ =
                 tokio::time::timeout_at(deadline.min(tokio::time::Instant::now() + LOOK_AGAIN), ended).await;
         }
-    }
-
-    async fn known(&self, caller: &Caller, id: LeaseId) -> Result<Arc<Session>> {
-        let missing = || no_upload(id);
-        let is_allowed = |owner: &str| caller.is_admin() || owner == owner_of(caller);
-        // Held while it is opened, so that two requests do not open it twice.
-        let mut sessions = self.sessions.lock().await;
-        if let Some(session) = sessions.get(&id) {
-            return if is_allowed(&session.owner) { Ok(session.clone()) } else { Err(missing()) };
-        }
-        let lease = self.catalog.lease(id).await.map_err(|error| match error.code() {
-            ErrorCode::NotFound => missing(),
-            _ => error.into(),
-        })?;
-        if lease.kind != LeaseKind::Upload || !is_allowed(&lease.holder) {
-            return Err(missing());
-        }
-        let body: Body = serde_json::from_value(lease.body.clone()).map_err(|_| missing())?;
-        let store = self.stores.get(body.store).await?;
-        let owner = lease.holder.clone();
-        let begun = self.begun(&lease, &body, &store).await?;
-        let session = Session::open(&lease, body, store, owner, begun).await?;
-        sessions.insert(id, session.clone());
-        Ok(session)
     }
 
     /// Finds out how far an upload got that this process does not know.

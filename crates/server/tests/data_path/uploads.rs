@@ -2,6 +2,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures::StreamExt as _;
 use percale_api::uploads::{Committed, Upload};
 use percale_core::ByteCount;
 use percale_core::ids::LeaseId;
@@ -133,6 +134,30 @@ async fn bytes_and_the_commit_may_be_there_before_the_upload_is_opened() {
     }
     assert_eq!(committed.unwrap().status(), StatusCode::CREATED);
     assert_eq!(site.read("/demo/x").await, bytes);
+}
+
+/// Many at once, so that requests look for their uploads while these are being opened.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_comes_while_an_upload_is_opened_is_known_to_its_commit() {
+    let site = TestSite::start().await;
+    let bytes = content(9, 1000);
+    let root = json!({"root": blake3::hash(&bytes).to_hex().to_string()});
+    let whole = async |n: usize| {
+        let id = LeaseId::new();
+        let path = format!("/v1/uploads/{id}");
+        let new = json!({"id": id, "path": format!("/demo/{n}"), "size": bytes.len()});
+        let frames = site
+            .request(Method::POST, &format!("{path}/frames"))
+            .header("content-type", percale_api::media::FRAMES)
+            .header("prefer", "wait=30")
+            .body(frames(&bytes, [0]));
+        let opened = site.request(Method::POST, "/v1/uploads").json(&new);
+        let (sent, opened) = tokio::join!(frames.send(), opened.send());
+        assert_eq!(opened.unwrap().status(), StatusCode::CREATED);
+        assert_eq!(sent.unwrap().status(), StatusCode::OK);
+        expect(site.request(Method::POST, &format!("{path}/commit")).json(&root), StatusCode::CREATED).await;
+    };
+    futures::stream::iter(0..1000).for_each_concurrent(32, whole).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
