@@ -31,10 +31,11 @@ const MIGRATION_LOCK: i64 = 0x0070_6572_6361_6c65;
 const WRITERS: usize = 2;
 
 /// How plans are made. Every statement of the catalog finds its rows by an index; a plan made while a table was small
-/// must not scan it for ever after. The lock timeout only ends what the deadlock detector cannot see.
+/// must not scan it for ever after. To start another process for a part of it takes longer than most of them do.
+/// The lock timeout only ends what the deadlock detector cannot see.
 const SESSION: &str = "-c plan_cache_mode=force_generic_plan -c enable_seqscan=off -c enable_hashjoin=off \
-                       -c enable_mergejoin=off -c jit=off -c lock_timeout=10s -c synchronous_commit=on \
-                       -c client_min_messages=warning";
+                       -c enable_mergejoin=off -c jit=off -c max_parallel_workers_per_gather=0 -c lock_timeout=10s \
+                       -c synchronous_commit=on -c client_min_messages=warning";
 
 /// The engine for a site with a database server.
 pub(crate) struct Postgres {

@@ -237,6 +237,15 @@ fn number_way(is_so: String) -> Way {
 const LIST: [(&str, &str); 2] =
     [("json_each(CAST(", "unnest(CAST("), (" AS text)) AS u", " AS text[])) AS u(value)")];
 
+/// A list of ids among which one is looked up, likewise.
+const IDS: [(&str, &str); 2] = [
+    ("IN (SELECT CAST(i.value AS bigint) FROM json_each(CAST(", "= ANY (CAST(CAST("),
+    (" AS text)) AS i)", " AS text[]) AS bigint[]))"),
+];
+/// Entries of how many ids are gone through for each that is wanted, at most, rather than that it is looked up: on PostgreSQL 15 the first
+/// takes 0.25 µs and the second 2 µs.
+const SPREAD: u64 = 6;
+
 /// The parts of a pair that is JSON in such a list.
 const PAIR: [(&str, &str); 2] = [
     ("json_extract(u.value, '$[0]')", "(CAST(u.value AS json) ->> 0)"),
@@ -249,7 +258,7 @@ const REGEX: &str = " REGEXP ";
 /// Makes a statement for both engines of one in the words of SQLite.
 pub(super) fn both(text: String) -> Sql {
     let hints = [BY_NUMBER, BY_WORD, BY_ENTRY].map(|hint| (hint, ""));
-    let words = hints.into_iter().chain(LIST).chain(PAIR).chain([(REGEX, " ~ ")]);
+    let words = hints.into_iter().chain(IDS).chain(LIST).chain(PAIR).chain([(REGEX, " ~ ")]);
     let postgres = words.fold(text.clone(), |text, (here, there)| text.replace(here, there));
     Sql { sqlite: Cow::Owned(text), postgres: Cow::Owned(postgres) }
 }
@@ -318,9 +327,20 @@ impl<'b> Builder<'b> {
                 Ok(format!("e.sp = {sp} AND e.id > {after} AND e.id <= {end} AND {conditions}"))
             }
             Members::Ids(ids) => {
-                let ids = self.param(Value::Texts(ids.iter().map(ToString::to_string).collect()));
-                let [(begin, _), (end, _)] = LIST;
-                Ok(format!("e.sp = {sp} AND e.id IN (SELECT CAST(u.value AS bigint) FROM {begin}{ids}{end})"))
+                let (first, last) = (ids.iter().min().copied(), ids.iter().max().copied());
+                let (first, last) = (first.unwrap_or_default(), last.unwrap_or_default());
+                let texts = Value::Texts(ids.iter().map(ToString::to_string).collect());
+                if last - first < ids.len() as u64 * SPREAD {
+                    let (first, last, ids) = (self.param(first), self.param(last), self.param(texts));
+                    let [(begin, _), (end, _)] = LIST;
+                    return Ok(format!(
+                        "e.sp = {sp} AND e.id >= {first} AND e.id <= {last} \
+                         AND (e.id IN (SELECT CAST(u.value AS bigint) FROM {begin}{ids}{end})) IS TRUE"
+                    ));
+                }
+                let ids = self.param(texts);
+                let [(begin, _), (end, _)] = IDS;
+                Ok(format!("e.sp = {sp} AND e.id {begin}{ids}{end}"))
             }
         }
     }
@@ -411,9 +431,9 @@ impl<'b> Builder<'b> {
         self.goes_through = false;
         let name = self.param(name.as_str());
         let values = self.values(test);
-        // For PostgreSQL: neither an index of values, which would be gone through for each window, nor a join.
+        // PostgreSQL would make a join of it.
         Ok(format!(
-            "(e.id IN (SELECT a.entry FROM attribute a{BY_ENTRY} WHERE {in_window} AND a.name || '' = {name} AND {values})) IS TRUE"
+            "(e.id IN (SELECT a.entry FROM attribute a{BY_ENTRY} WHERE {in_window} AND a.name = {name} AND {values})) IS TRUE"
         ))
     }
 

@@ -26,8 +26,13 @@ static ATTRIBUTES: Sql = Sql::both(
      SELECT a.entry FROM attribute a WHERE a.sp = $1 AND a.entry > $2 AND a.entry <= $3 LIMIT $4) AS c",
 );
 
+/// Lets PostgreSQL plan each of these statements for its values: whether the attributes of a window are found by their entries or by their
+/// name depends on how many entries have the name.
+static PLAN: Sql = Sql::each("SELECT 1", "SELECT set_config('plan_cache_mode', 'force_custom_plan', true)");
+
 impl Searched<'_> {
-    /// Tells whether all attributes of a window are to be gone through for one that the filters ask for, by what the next entries have.
+    /// Tells whether all attributes of a window are to be gone through for one that the filters ask for, by what the next entries have, and
+    /// gets ready for it.
     pub(super) async fn have_few_attributes<T: Tx>(&self, tx: &T, limit: usize) -> Result<bool> {
         if T::LOOKS_UP_FAST || limit < LONG || !self.filters.name_attribute() {
             return Ok(false);
@@ -36,7 +41,11 @@ impl Searched<'_> {
         let mut rows = tx.query(&ATTRIBUTES, row![self.space.row.sp, self.after, until, MOST]).await?;
         let Some(row) = rows.first_mut() else { return Ok(false) };
         let (attributes, entries) = (row.number()?, row.number()?);
-        Ok(entries > 0 && attributes <= entries * FEW_EACH)
+        let are_few = entries > 0 && attributes <= entries * FEW_EACH;
+        if are_few {
+            tx.query(&PLAN, row![]).await?;
+        }
+        Ok(are_few)
     }
 
     /// Looks at the next window of entries with ids up to `end`. Where all attributes in it are gone through, it has `ids` of them, or as many

@@ -580,6 +580,9 @@ async fn entries_of_one_value_come_in_pages_of_any_size(site: Site) {
             .await
             .unwrap();
     }
+    for far_apart in ["/lab/00", "/lab/19"] {
+        say(&site, far_apart, &[("rare", &[AttributeValue::Bool(true)])]).await.unwrap();
+    }
     let of =
         |is: fn(i64) -> bool| (0..20).filter(|n| is(*n)).map(|n| format!("/lab/{n:02}")).collect::<Vec<_>>();
     let bob = user("bob");
@@ -592,6 +595,7 @@ async fn entries_of_one_value_come_in_pages_of_any_size(site: Site) {
         };
         assert_eq!(found(&code).await, of(|n| n % 4 != 3), "{limit}");
         assert_eq!(found(&both).await, of(|n| n % 4 != 3 && n >= 10), "{limit}");
+        assert_eq!(found(&equal("rare", "true")).await, of(|n| n == 0 || n == 19), "{limit}");
         assert_eq!(search_as(&site, &bob, code.clone(), limit).await.unwrap(), ["/lab/06"]);
     }
     // However it was gone on: all entries, thought over anew, or by the filter.

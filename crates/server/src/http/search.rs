@@ -222,24 +222,35 @@ async fn streamed(
     let first = app.catalog.search(&caller, options.clone()).await?.page;
     let (pieces, received) = mpsc::channel::<Result<Bytes>>(AHEAD);
     tokio::spawn(async move {
-        let names = Arc::from(options.attributes.clone());
-        let mut rest = Rest { left, after: None, form, names, is_first: true };
-        let mut piece = rest.take(first).await;
+        let mut rest = Rest { left, form, names: Arc::from(options.attributes.clone()), is_first: true };
+        let mut page = first;
         loop {
-            let is_last = piece.is_err() || rest.after.is_none() || rest.left == 0;
-            // Whoever does not read any more wants nothing more either.
-            if pieces.send(piece).await.is_err() || is_last {
-                return;
-            }
-            options.after = rest.after.take();
+            options.after = page.next.take();
+            let piece = rest.take(page);
+            let is_last = options.after.is_none() || rest.left == 0;
             options.limit = (options.limit * GROWTH).min(rest.left).min(MAX_LIST);
-            // It is never closed.
-            let turn = app.pieces.acquire().await;
-            let found = app.catalog.search(&caller, options.clone()).await;
-            drop(turn);
-            piece = match found {
-                Ok(found) => rest.take(found.page).await,
-                Err(error) => Err(error.into()),
+            // The next page is looked up while this one is written and sent.
+            let sent = async {
+                let piece = piece.await;
+                let is_whole = piece.is_ok();
+                // Whoever does not read any more wants nothing more either.
+                pieces.send(piece).await.is_ok() && is_whole
+            };
+            let next = async {
+                if is_last {
+                    return None;
+                }
+                // It is never closed.
+                let _turn = app.pieces.acquire().await;
+                Some(app.catalog.search(&caller, options.clone()).await)
+            };
+            page = match tokio::join!(sent, next) {
+                (true, Some(Ok(found))) => found.page,
+                (true, Some(Err(error))) => {
+                    let _ = pieces.send(Err(error.into())).await;
+                    return;
+                }
+                (false, _) | (_, None) => return,
             };
         }
     });
@@ -253,7 +264,6 @@ async fn streamed(
 /// What is still to be answered.
 struct Rest {
     left: usize,
-    after: Option<String>,
     form: Form,
     names: Arc<[AttributeName]>,
     is_first: bool,
@@ -261,18 +271,19 @@ struct Rest {
 
 impl Rest {
     /// Makes a piece of the answer of a page.
-    async fn take(&mut self, page: Page<Found>) -> Result<Bytes> {
+    fn take(&mut self, page: Page<Found>) -> impl Future<Output = Result<Bytes>> + use<> {
         self.left = self.left.saturating_sub(page.items.len());
-        self.after = page.next;
         let (form, names, is_first) = (self.form, self.names.clone(), std::mem::take(&mut self.is_first));
-        let encoded = match page.items.len() <= FIRST {
-            true => form.encode(page.items, &names, is_first),
-            // Ten milliseconds for a long one, which others need not wait for.
-            false => tokio::task::spawn_blocking(move || form.encode(page.items, &names, is_first))
-                .await
-                .unwrap_or_else(|error| Err(io::Error::other(error))),
-        };
-        encoded.map_err(|error| ApiError::internal(format!("what was found cannot be written: {error}")))
+        async move {
+            let encoded = match page.items.len() <= FIRST {
+                true => form.encode(page.items, &names, is_first),
+                // Ten milliseconds for a long one, which others need not wait for.
+                false => tokio::task::spawn_blocking(move || form.encode(page.items, &names, is_first))
+                    .await
+                    .unwrap_or_else(|error| Err(io::Error::other(error))),
+            };
+            encoded.map_err(|error| ApiError::internal(format!("what was found cannot be written: {error}")))
+        }
     }
 }
 
