@@ -47,6 +47,8 @@ impl Sql {
 pub(crate) trait Tx: Send + Sync {
     /// Whether rows are looked up one by one sooner than many more are gone through to find them.
     const LOOKS_UP_FAST: bool;
+    /// Whether texts are found by the words in them.
+    const INDEXES_WORDS: bool;
 
     /// Runs a statement once and returns its rows.
     fn query(&self, sql: &Sql, params: Vec<Value>) -> impl Future<Output = Result<Vec<Row>>> + Send;

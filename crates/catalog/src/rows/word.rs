@@ -2,7 +2,7 @@
 
 use percale_core::attribute::AttributeName;
 
-use crate::engine::{Sql, Tx, row};
+use crate::engine::{Row, Sql, Tx, Value, row};
 use crate::error::Result;
 
 /// Characters of a piece by which texts are found.
@@ -26,6 +26,8 @@ static LIKE: Sql = Sql::each(
      UNION ALL SELECT '', '' FROM (SELECT COUNT(*) AS n FROM p) WHERE n = $2 LIMIT $6",
     "SELECT name, word FROM words_like($3, $4, $5, $6) WHERE CAST($1 AS text) <> '' AND CAST($2 AS bigint) > 0",
 );
+/// SQLite has no index of words; nothing asks it.
+static WITH: Sql = Sql::each("SELECT '', ''", "SELECT name, word FROM words_with($1, $2, $3, $4)");
 static COUNT: Sql =
     Sql::both("SELECT COUNT(*) FROM (SELECT 1 FROM word WHERE sp = $1 AND name = $2 LIMIT $3) AS c");
 static LIKE_AMONG_FEW: Sql = Sql::both(
@@ -52,6 +54,26 @@ pub(crate) async fn like<T: Tx>(
         }
         (_, None) => return Ok(None),
     };
+    at_most(most, rows)
+}
+
+/// Returns the texts of an attribute in a space that may have some words in a row, and all that do; nothing if these are more than `most`, or
+/// cannot be told so soon. `pattern` is one of LIKE for the words.
+pub(crate) async fn with<T: Tx>(
+    tx: &T,
+    sp: i64,
+    name: &AttributeName,
+    (pattern, words): (&str, &str),
+    most: usize,
+) -> Result<Option<Vec<NamedWord>>> {
+    if !T::INDEXES_WORDS || words.trim().is_empty() || has_few(tx, sp, name).await? {
+        return like(tx, sp, Some(name), (pattern, &[words]), most).await;
+    }
+    let parts = Value::Texts(words.split(' ').map(str::to_owned).collect());
+    at_most(most, tx.query(&WITH, row![sp, name.as_str(), parts, most + 1]).await?)
+}
+
+fn at_most(most: usize, rows: Vec<Row>) -> Result<Option<Vec<NamedWord>>> {
     let mut found = Vec::with_capacity(rows.len());
     for mut row in rows {
         found.push((row.text()?, row.text()?));

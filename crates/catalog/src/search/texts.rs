@@ -40,7 +40,7 @@ impl Wanted {
         match self {
             Self::Anywhere(text) => word::like(tx, sp, None, (&within(text), &[text]), MOST).await,
             Self::Word(name, text) => {
-                let found = word::like(tx, sp, Some(name), (&within(text), &[text]), MOST).await?;
+                let found = word::with(tx, sp, name, (&within(text), text), MOST).await?;
                 Ok(found.map(|mut found| {
                     found.retain(|(_, other)| has_word(other, text));
                     found

@@ -232,6 +232,12 @@ async fn texts_are_found_by_what_is_in_them(site: Site) {
     assert_eq!(summary(&site, &site.admin, is("title", Test::Has(literal("zenith"))), &[]).await.0, 1100);
     assert_eq!(summary(&site, &site.admin, Condition::Text("zenith".into()), &[]).await.0, 1100);
     assert_eq!(search(&site, is("title", Test::Has(literal("1099")))).await, ["/lab/many/1099"]);
+    for words in ["7", "of year 7", "The zenith of year 7"] {
+        assert_eq!(search(&site, is("title", Test::Has(literal(words)))).await, ["/lab/many/0007"], "{words}");
+    }
+    for words in ["year of 7", "zenith  of", "ear 7", "7 "] {
+        assert_eq!(search(&site, is("title", Test::Has(literal(words)))).await, Vec::<String>::new(), "{words}");
+    }
     say(&site, "/lab/many/1099", &[("title", &[text("None")])]).await.unwrap();
     assert_eq!(search(&site, is("title", Test::Has(literal("1099")))).await, Vec::<String>::new());
     site.remove("/lab/many", true).await.unwrap();
@@ -246,7 +252,8 @@ const BACK_TO_7: [&str; 2] = [
     "DROP TRIGGER attribute_word_added; DROP TRIGGER attribute_word_removed; DROP TABLE word_piece; DROP TABLE word; \
      DROP TRIGGER entry_bytes_added; DROP TRIGGER entry_bytes_removed; DROP TRIGGER entry_bytes_changed; DROP TABLE used; \
      ALTER TABLE space DROP COLUMN quota; ALTER TABLE entry DROP COLUMN target; DELETE FROM refinery_schema_history WHERE version >= 8",
-    "DROP TRIGGER attribute_word_added ON attribute; DROP FUNCTION attribute_words; DROP FUNCTION words_like; DROP TABLE word; \
+    "DROP TRIGGER attribute_word_added ON attribute; DROP FUNCTION attribute_words; DROP FUNCTION words_like; DROP FUNCTION words_with; \
+     DROP FUNCTION words_sampled; DROP TABLE word; \
      DROP TRIGGER entry_bytes_added ON entry; DROP TRIGGER entry_bytes_removed ON entry; DROP TRIGGER entry_bytes_changed ON entry; \
      DROP FUNCTION entry_bytes; DROP TABLE used; \
      ALTER TABLE space DROP COLUMN quota; ALTER TABLE entry DROP COLUMN target; DELETE FROM refinery_schema_history WHERE version >= 8",

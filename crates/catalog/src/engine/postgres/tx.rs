@@ -186,6 +186,7 @@ fn decode(row: &PgRow) -> Result<Row> {
 
 impl Tx for PostgresTx {
     const LOOKS_UP_FAST: bool = false;
+    const INDEXES_WORDS: bool = true;
 
     async fn query(&self, sql: &Sql, params: Vec<Value>) -> Result<Vec<Row>> {
         let statement = self.prepare_text(&sql.postgres).await?;

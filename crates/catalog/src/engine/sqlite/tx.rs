@@ -179,6 +179,7 @@ fn value(value: ValueRef<'_>) -> Result<Value> {
 
 impl Tx for SqliteTx {
     const LOOKS_UP_FAST: bool = true;
+    const INDEXES_WORDS: bool = false;
 
     fn query(&self, sql: &Sql, params: Vec<Value>) -> impl Future<Output = Result<Vec<Row>>> + Send {
         ready(self.rows(sql, &[params]))
