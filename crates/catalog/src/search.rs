@@ -15,6 +15,7 @@ mod sort;
 mod sql;
 mod summary;
 mod texts;
+mod walk;
 mod windows;
 
 use std::collections::{HashMap, HashSet};
@@ -158,6 +159,7 @@ impl Query for Search {
                 searched.texts = &all_texts;
             }
             let is_all = searched.run(tx, driver, room, until).await?;
+            searched.plan_as_ever(tx).await?;
             let is_told = searched.tell(tx, &options.attributes, &mut room_to_tell).await?;
             let (is_done, is_full) = (is_all && is_told, searched.found.len() >= room || !is_told);
             let after = searched.after;

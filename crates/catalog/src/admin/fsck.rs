@@ -199,11 +199,12 @@ static CHECKS: &[Check] = &[
     ),
 ];
 
-/// Lets PostgreSQL scan and hash: these are the only statements that look at everything.
+/// Lets PostgreSQL scan and hash, with as many processes as it does by default: these are the only statements that look at everything.
 static PLAN: Sql = Sql::each(
     "SELECT 1",
     "SELECT set_config('enable_seqscan', 'on', true), set_config('enable_hashjoin', 'on', true), \
-     set_config('enable_mergejoin', 'on', true), set_config('plan_cache_mode', 'force_custom_plan', true)",
+     set_config('enable_mergejoin', 'on', true), set_config('plan_cache_mode', 'force_custom_plan', true), \
+     set_config('max_parallel_workers_per_gather', '2', true)",
 );
 
 struct Fsck;

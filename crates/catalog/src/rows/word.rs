@@ -66,11 +66,17 @@ pub(crate) async fn with<T: Tx>(
     (pattern, words): (&str, &str),
     most: usize,
 ) -> Result<Option<Vec<NamedWord>>> {
-    if !T::INDEXES_WORDS || words.trim().is_empty() || has_few(tx, sp, name).await? {
+    if !T::INDEXES_WORDS || words.trim().is_empty() {
         return like(tx, sp, Some(name), (pattern, &[words]), most).await;
     }
-    let parts = Value::Texts(words.split(' ').map(str::to_owned).collect());
-    at_most(most, tx.query(&WITH, row![sp, name.as_str(), parts, most + 1]).await?)
+    let rows = match has_few(tx, sp, name).await? {
+        true => tx.query(&LIKE_AMONG_FEW, row![sp, name.as_str(), pattern, most + 1]).await?,
+        false => {
+            let parts = Value::Texts(words.split(' ').map(str::to_owned).collect());
+            tx.query(&WITH, row![sp, name.as_str(), parts, most + 1]).await?
+        }
+    };
+    at_most(most, rows)
 }
 
 fn at_most(most: usize, rows: Vec<Row>) -> Result<Option<Vec<NamedWord>>> {

@@ -5,7 +5,7 @@ use futures::future::try_join_all;
 use percale_core::attribute::AttributeName;
 use percale_core::query::{Comparison, Condition, Field, Literal, Test};
 
-use super::sql::{BY_NUMBER, BY_WORD, Builder, Filters, Members, both};
+use super::sql::{BY_NUMBER, BY_WORD, Builder, Filters, LIST, Members, both, texts};
 use super::{Looked, Searched};
 use crate::engine::{Sql, Tx};
 use crate::error::Result;
@@ -14,6 +14,10 @@ use crate::rows::entry::{self, FOUND};
 
 /// Most entries that are looked at together where other filters may not hold for them, or the caller may not read them.
 const TOGETHER: usize = 2000;
+
+/// Entries of how many ids are gone through for each that is wanted, at most, rather than that it is looked up: on PostgreSQL 15 the first
+/// takes 0.25 µs and the second 2 µs; in SQLite they are as fast.
+const SPREAD: u64 = 6;
 
 /// A value as the index has it.
 enum Stored {
@@ -116,9 +120,20 @@ impl Builder<'_> {
         ))
     }
 
-    /// Looks at entries by their ids, for which one of the filters is known to hold.
+    /// Looks at entries by their ids, in their order, for which one of the filters is known to hold.
     fn among(&mut self, sp: i64, ids: Vec<u64>, filters: &Filters, but: usize) -> Result<Sql> {
-        let members = self.members(sp, &Members::Ids(ids))?;
+        let members = match (ids.first(), ids.last()) {
+            (Some(&first), Some(&last)) if last - first < ids.len() as u64 * SPREAD => {
+                let (sp, first, last) = (self.param(sp), self.param(first), self.param(last));
+                let ids = self.param(texts(&ids));
+                let [(begin, _), (end, _)] = LIST;
+                format!(
+                    "e.sp = {sp} AND e.id >= {first} AND e.id <= {last} \
+                     AND (e.id IN (SELECT CAST(u.value AS bigint) FROM {begin}{ids}{end})) IS TRUE"
+                )
+            }
+            _ => self.members(sp, &Members::Ids(ids))?,
+        };
         let conditions = self.conditions(filters, Some(but))?;
         Ok(both(format!("{FOUND} FROM entry e WHERE {members} AND {conditions} ORDER BY e.id")))
     }

@@ -14,6 +14,7 @@ use percale_core::query::{Builtin, Condition, Field};
 use super::parts::{Part, Plan};
 use super::sql::{BY_ENTRY, Builder, Members, both, split};
 use super::texts::Texts;
+use super::walk::Walk;
 use super::{MAX_TOLD, Searched, holders, visible};
 use crate::catalog::Catalog;
 use crate::engine::{Query, Sql, Tx};
@@ -44,7 +45,32 @@ impl Catalog {
         let plan = Plan { caller: caller.clone(), condition: condition.clone(), fields };
         let (parts, homes) = self.ask(plan).await?;
         let mut first: Vec<Candidate> = Vec::new();
+        let mut walked = HashMap::new();
         for part in parts {
+            // Few are sorted at once.
+            if let (Field::Attribute(name), None) = (&sort.field, part.driver) {
+                let is_walked = match walked.get(&part.space) {
+                    Some(is_walked) => *is_walked,
+                    None => {
+                        let walk = Walk {
+                            caller: caller.clone(),
+                            condition: condition.clone(),
+                            space: part.space,
+                            texts: part.texts.clone(),
+                            name: name.clone(),
+                            is_descending: sort.is_descending,
+                            limit,
+                        };
+                        let found = self.ask(walk).await?;
+                        walked.insert(part.space, found.is_some());
+                        first.extend(found.into_iter().flatten());
+                        walked[&part.space]
+                    }
+                };
+                if is_walked {
+                    continue;
+                }
+            }
             if Instant::now() >= until {
                 let why = format!(
                     "there is more to sort than can be looked at within {} s; search for less, or do not sort",
@@ -76,17 +102,17 @@ fn may_be_sorted_by(field: &Field) -> Result<()> {
 
 /// An entry with what it is sorted by.
 #[derive(Debug, Clone)]
-struct Candidate {
+pub(super) struct Candidate {
     /// By what numbers and times are compared.
-    number: Option<i64>,
+    pub number: Option<i64>,
     /// By what texts are compared.
-    word: Option<String>,
-    space: SpaceId,
-    id: u64,
+    pub word: Option<String>,
+    pub space: SpaceId,
+    pub id: u64,
 }
 
 impl Candidate {
-    /// Numbers come before texts, and both before what has neither.
+    /// Numbers come before texts, and both before what has neither; of the same value those that were made first, or last in the other order.
     fn compare(&self, other: &Self, is_descending: bool) -> Ordering {
         fn missing_last<T: Ord>(one: Option<&T>, other: Option<&T>, is_descending: bool) -> Ordering {
             match (one, other) {
@@ -97,7 +123,10 @@ impl Candidate {
         }
         missing_last(self.number.as_ref(), other.number.as_ref(), is_descending)
             .then_with(|| missing_last(self.word.as_ref(), other.word.as_ref(), is_descending))
-            .then_with(|| (self.space, self.id).cmp(&(other.space, other.id)))
+            .then_with(|| {
+                let (one, other) = ((self.space, self.id), (other.space, other.id));
+                if is_descending { other.cmp(&one) } else { one.cmp(&other) }
+            })
     }
 }
 
@@ -208,7 +237,7 @@ impl Builder<'_> {
         let limit = self.param(limit);
         Ok(both(format!(
             "SELECT id, number, word FROM (SELECT e.id AS id, {number} AS number, {word} AS word FROM entry e WHERE {members}) AS k \
-             ORDER BY number IS NULL, number {way}, word IS NULL, word {way}, id LIMIT {limit}"
+             ORDER BY number IS NULL, number {way}, word IS NULL, word {way}, id {way} LIMIT {limit}"
         )))
     }
 }

@@ -26,9 +26,12 @@ static ATTRIBUTES: Sql = Sql::both(
      SELECT a.entry FROM attribute a WHERE a.sp = $1 AND a.entry > $2 AND a.entry <= $3 LIMIT $4) AS c",
 );
 
-/// Lets PostgreSQL plan each of these statements for its values: whether the attributes of a window are found by their entries or by their
+/// Has PostgreSQL plan each of these statements for its values: whether the attributes of a window are found by their entries or by their
 /// name depends on how many entries have the name.
-static PLAN: Sql = Sql::each("SELECT 1", "SELECT set_config('plan_cache_mode', 'force_custom_plan', true)");
+static PLAN_EACH: Sql =
+    Sql::each("SELECT 1", "SELECT set_config('plan_cache_mode', 'force_custom_plan', true)");
+static PLAN_ONCE: Sql =
+    Sql::each("SELECT 1", "SELECT set_config('plan_cache_mode', 'force_generic_plan', true)");
 
 impl Searched<'_> {
     /// Tells whether all attributes of a window are to be gone through for one that the filters ask for, by what the next entries have, and
@@ -43,9 +46,17 @@ impl Searched<'_> {
         let (attributes, entries) = (row.number()?, row.number()?);
         let are_few = entries > 0 && attributes <= entries * FEW_EACH;
         if are_few {
-            tx.query(&PLAN, row![]).await?;
+            tx.query(&PLAN_EACH, row![]).await?;
         }
         Ok(are_few)
+    }
+
+    /// Ends what [`Self::have_few_attributes`] got ready.
+    pub(super) async fn plan_as_ever<T: Tx>(&self, tx: &T) -> Result<()> {
+        if self.goes_through {
+            tx.query(&PLAN_ONCE, row![]).await?;
+        }
+        Ok(())
     }
 
     /// Looks at the next window of entries with ids up to `end`. Where all attributes in it are gone through, it has `ids` of them, or as many

@@ -138,7 +138,7 @@ enum Form {
 const FIRST: usize = 100;
 /// How many times larger each piece is than the one before.
 const GROWTH: usize = 5;
-/// Pieces that wait for a client that reads slowly.
+/// Pieces that wait for a client that reads slowly, but for one that is sent and one that is looked up.
 const AHEAD: usize = 2;
 
 impl Form {
