@@ -2,7 +2,7 @@
 //!
 //! Spaces are searched one after the other, in the order of their ids, and the entries of each in the order of theirs; where a page
 //! ends is a space and an entry. A statement looks at no more than a window of entries, at the few that one attribute leads to, or
-//! at the next of those that have one value ([`ordered`]), so that none runs for long, whatever is asked. A word inside texts leads to
+//! at the next of those that have one value ([`ordered`]) or in the order of values ([`walk`]), so that none runs for long, whatever is asked. A word inside texts leads to
 //! these texts first ([`texts`]). Grants are applied to each entry as it is found, before anything of it is told.
 
 mod builtin;
@@ -32,10 +32,11 @@ use uuid::Uuid;
 use self::place::{Lead, Place, nowhere};
 use self::sql::{Builder, Filters, Holders, split};
 use self::texts::Texts;
+use self::windows::{PLAN_EACH, PLAN_ONCE};
 use crate::attribute::gather;
 use crate::batch::{Batch, IdCache};
 use crate::catalog::Catalog;
-use crate::engine::{Query, Tx};
+use crate::engine::{Query, Tx, row};
 use crate::error::{Error, Result};
 use crate::model::{Found, FoundPage, MAX_LIST, Page, SearchOptions};
 use crate::rows::entry::{self, EntryRow};
@@ -159,7 +160,9 @@ impl Query for Search {
                 searched.texts = &all_texts;
             }
             let is_all = searched.run(tx, driver, room, until).await?;
-            searched.plan_as_ever(tx).await?;
+            if searched.goes_through {
+                tx.query(&PLAN_ONCE, row![]).await?;
+            }
             let is_told = searched.tell(tx, &options.attributes, &mut room_to_tell).await?;
             let (is_done, is_full) = (is_all && is_told, searched.found.len() >= room || !is_told);
             let after = searched.after;
@@ -377,6 +380,9 @@ impl<'s> Searched<'s> {
         let gathers = driver.is_some_and(|at| self.filters.equal(at).is_none());
         let together = if gathers { limit } else { TOGETHER };
         self.goes_through = driver.is_none() && self.have_few_attributes(tx, limit).await?;
+        if self.goes_through {
+            tx.query(&PLAN_EACH, row![]).await?;
+        }
         let mut ahead: Option<Looked> = None;
         loop {
             if ahead.is_none() && (self.found.len() >= limit || Instant::now() >= until) {

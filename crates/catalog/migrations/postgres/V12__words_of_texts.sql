@@ -4,30 +4,35 @@ CREATE INDEX word_by_part ON word USING gin (string_to_array(word, ' ')) WITH (g
 -- Plans are made for what is known of the names of attributes: a new one is to be known before it is a tenth of all.
 ALTER TABLE attribute SET (autovacuum_analyze_scale_factor = 0.02);
 
--- Places of some hundred texts, in pages that lie as far apart as can be. TABLESAMPLE counts through all pages.
-CREATE FUNCTION words_sampled() RETURNS TID[] LANGUAGE sql STABLE AS $$
-    SELECT ARRAY(
+-- Tells whether far more texts than are wanted match a pattern, or have all of some words, by a sample of some hundred: an index gathers all that
+-- match before it tells of the first. They are in pages that lie as far apart as can be; TABLESAMPLE counts through all pages.
+CREATE FUNCTION words_are_common(pattern TEXT, parts TEXT[], most BIGINT) RETURNS BOOLEAN
+    LANGUAGE plpgsql STABLE SET plan_cache_mode = 'force_custom_plan' AS $$
+DECLARE
+    texts REAL;
+    pages BIGINT;
+    places TID[];
+    seen BIGINT;
+    hits BIGINT;
+BEGIN
+    SELECT reltuples, relpages INTO texts, pages FROM pg_class WHERE oid = 'word'::regclass;
+    IF texts <= 100 * most THEN
+        RETURN FALSE;
+    END IF;
+    places := ARRAY(
         SELECT format('(%s,%s)', page, place)::tid
-        FROM pg_class c, generate_series(0, c.relpages - 1, c.relpages / 100 + 1) AS page, generate_series(1, 2) AS place
-        WHERE c.oid = 'word'::regclass
-    )
-$$;
+        FROM generate_series(0, pages - 1, pages / 100 + 1) AS page, generate_series(1, 2) AS place
+    );
+    SELECT COUNT(*), COUNT(*) FILTER (WHERE CASE WHEN parts IS NULL THEN w.word LIKE pattern ELSE string_to_array(w.word, ' ') @> parts END)
+        INTO seen, hits FROM word w WHERE w.ctid = ANY (places);
+    RETURN seen > 60 AND hits * 25 > seen;
+END $$;
 
 -- As before, but for the sample.
 CREATE OR REPLACE FUNCTION words_like(of_space BIGINT, of_name TEXT, pattern TEXT, most BIGINT) RETURNS TABLE (name TEXT, word TEXT)
     LANGUAGE plpgsql STABLE SET plan_cache_mode = 'force_custom_plan' SET enable_indexscan = off SET enable_indexonlyscan = off AS $$
-DECLARE
-    places TID[];
-    seen BIGINT := 0;
-    hits BIGINT := 0;
 BEGIN
-    IF (SELECT reltuples FROM pg_class WHERE oid = 'word'::regclass) > 100 * most THEN
-        -- Once: the planner would call the function, too.
-        places := words_sampled();
-        SELECT COUNT(*), COUNT(*) FILTER (WHERE w.word LIKE pattern) INTO seen, hits
-            FROM word w WHERE w.ctid = ANY (places);
-    END IF;
-    IF seen > 60 AND hits * 25 > seen THEN
+    IF words_are_common(pattern, NULL, most) THEN
         RETURN QUERY SELECT '', '';
     ELSE
         RETURN QUERY SELECT w.name, w.word FROM word w
@@ -35,21 +40,11 @@ BEGIN
     END IF;
 END $$;
 
--- The texts that have all of some words, likewise.
+-- The texts of an attribute that have all of some words, likewise.
 CREATE FUNCTION words_with(of_space BIGINT, of_name TEXT, parts TEXT[], most BIGINT) RETURNS TABLE (name TEXT, word TEXT)
     LANGUAGE plpgsql STABLE SET plan_cache_mode = 'force_custom_plan' SET enable_indexscan = off SET enable_indexonlyscan = off AS $$
-DECLARE
-    places TID[];
-    seen BIGINT := 0;
-    hits BIGINT := 0;
 BEGIN
-    IF (SELECT reltuples FROM pg_class WHERE oid = 'word'::regclass) > 100 * most THEN
-        -- Once: the planner would call the function, too.
-        places := words_sampled();
-        SELECT COUNT(*), COUNT(*) FILTER (WHERE string_to_array(w.word, ' ') @> parts) INTO seen, hits
-            FROM word w WHERE w.ctid = ANY (places);
-    END IF;
-    IF seen > 60 AND hits * 25 > seen THEN
+    IF words_are_common(NULL, parts, most) THEN
         RETURN QUERY SELECT '', '';
     ELSE
         RETURN QUERY SELECT w.name, w.word FROM word w

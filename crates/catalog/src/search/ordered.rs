@@ -5,7 +5,7 @@ use futures::future::try_join_all;
 use percale_core::attribute::AttributeName;
 use percale_core::query::{Comparison, Condition, Field, Literal, Test};
 
-use super::sql::{BY_NUMBER, BY_WORD, Builder, Filters, LIST, Members, both, texts};
+use super::sql::{BY_NUMBER, BY_WORD, Builder, Filters, LIST, Members, both, id_list};
 use super::{Looked, Searched};
 use crate::engine::{Sql, Tx};
 use crate::error::Result;
@@ -125,7 +125,7 @@ impl Builder<'_> {
         let members = match (ids.first(), ids.last()) {
             (Some(&first), Some(&last)) if last - first < ids.len() as u64 * SPREAD => {
                 let (sp, first, last) = (self.param(sp), self.param(first), self.param(last));
-                let ids = self.param(texts(&ids));
+                let ids = self.param(id_list(&ids));
                 let [(begin, _), (end, _)] = LIST;
                 format!(
                     "e.sp = {sp} AND e.id >= {first} AND e.id <= {last} \

@@ -17,7 +17,7 @@ use super::texts::Texts;
 use super::walk::Walk;
 use super::{MAX_TOLD, Searched, holders, visible};
 use crate::catalog::Catalog;
-use crate::engine::{Query, Sql, Tx};
+use crate::engine::{Query, Row, Sql, Tx};
 use crate::error::{Error, Result};
 use crate::model::{Found, FoundPage, MAX_LIST, Page, SearchOptions, Sort};
 use crate::rows::entry;
@@ -45,44 +45,44 @@ impl Catalog {
         let plan = Plan { caller: caller.clone(), condition: condition.clone(), fields };
         let (parts, homes) = self.ask(plan).await?;
         let mut first: Vec<Candidate> = Vec::new();
-        let mut walked = HashMap::new();
-        for part in parts {
-            // Few are sorted at once.
-            if let (Field::Attribute(name), None) = (&sort.field, part.driver) {
-                let is_walked = match walked.get(&part.space) {
-                    Some(is_walked) => *is_walked,
-                    None => {
-                        let walk = Walk {
-                            caller: caller.clone(),
-                            condition: condition.clone(),
-                            space: part.space,
-                            texts: part.texts.clone(),
-                            name: name.clone(),
-                            is_descending: sort.is_descending,
-                            limit,
-                        };
-                        let found = self.ask(walk).await?;
-                        walked.insert(part.space, found.is_some());
-                        first.extend(found.into_iter().flatten());
-                        walked[&part.space]
-                    }
+        let keep = |first: &mut Vec<Candidate>| {
+            first.sort_unstable_by(|one, other| one.compare(other, sort.is_descending));
+            first.truncate(limit);
+        };
+        for parts in parts.chunk_by(|one, other| one.space == other.space) {
+            let mut left = parts;
+            // Few that a filter leads to are sorted at once.
+            if let (Field::Attribute(name), [Part { space, texts, driver: None, .. }, ..]) =
+                (&sort.field, parts)
+            {
+                let walk = Walk {
+                    caller: caller.clone(),
+                    condition: condition.clone(),
+                    space: *space,
+                    texts: texts.clone(),
+                    name: name.clone(),
+                    is_descending: sort.is_descending,
+                    limit,
                 };
-                if is_walked {
-                    continue;
+                if let Some(found) = self.ask(walk).await? {
+                    first.extend(found);
+                    left = &[];
                 }
             }
-            if Instant::now() >= until {
-                let why = format!(
-                    "there is more to sort than can be looked at within {} s; search for less, or do not sort",
-                    PATIENCE.as_secs()
-                );
-                return Err(Error::invalid(why));
+            for part in left {
+                if Instant::now() >= until {
+                    let why = format!(
+                        "there is more to sort than can be looked at within {} s; search for less, or do not sort",
+                        PATIENCE.as_secs()
+                    );
+                    return Err(Error::invalid(why));
+                }
+                let (caller, condition) = (caller.clone(), condition.clone());
+                let (sort, part) = (sort.clone(), part.clone());
+                first.extend(self.ask(First { caller, condition, sort, part, limit }).await?);
+                keep(&mut first);
             }
-            let (caller, condition, sort) = (caller.clone(), condition.clone(), sort.clone());
-            let is_descending = sort.is_descending;
-            first.extend(self.ask(First { caller, condition, sort, part, limit }).await?);
-            first.sort_unstable_by(|one, other| one.compare(other, is_descending));
-            first.truncate(limit);
+            keep(&mut first);
         }
         let items = self.ask(Fetch { caller: caller.clone(), first, attributes }).await?;
         Ok(FoundPage { page: Page { items, next: None, position: None }, homes, mismatches: Vec::new() })
@@ -107,11 +107,16 @@ pub(super) struct Candidate {
     pub number: Option<i64>,
     /// By what texts are compared.
     pub word: Option<String>,
-    pub space: SpaceId,
+    space: SpaceId,
     pub id: u64,
 }
 
 impl Candidate {
+    /// Reads one of a row that has the id, the number and the text.
+    pub fn of(mut row: Row, space: SpaceId) -> Result<Self> {
+        Ok(Self { id: row.number()?, number: row.opt_int()?, word: row.opt_text()?, space })
+    }
+
     /// Numbers come before texts, and both before what has neither; of the same value those that were made first, or last in the other order.
     fn compare(&self, other: &Self, is_descending: bool) -> Ordering {
         fn missing_last<T: Ord>(one: Option<&T>, other: Option<&T>, is_descending: bool) -> Ordering {
@@ -156,14 +161,8 @@ impl Query for First {
         while let Some(members) = searched.members(tx, part).await? {
             let mut builder = searched.builder();
             let sql = builder.first(space.row.sp, sort, &members, *limit)?;
-            for mut row in tx.query(&sql, builder.params).await? {
-                let id = row.number()?;
-                found.push(Candidate {
-                    number: row.opt_int()?,
-                    word: row.opt_text()?,
-                    space: part.space,
-                    id,
-                });
+            for row in tx.query(&sql, builder.params).await? {
+                found.push(Candidate::of(row, part.space)?);
             }
         }
         Ok(found)

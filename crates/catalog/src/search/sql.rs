@@ -276,8 +276,8 @@ pub(super) fn exists(from: &str) -> String {
     format!("(SELECT 1 FROM {from} LIMIT 1) IS NOT NULL")
 }
 
-/// Returns ids as a list is given.
-pub(super) fn texts(ids: &[u64]) -> Value {
+/// Returns ids as what [`LIST`] and [`IDS`] take.
+pub(super) fn id_list(ids: &[u64]) -> Value {
     Value::Texts(ids.iter().map(ToString::to_string).collect())
 }
 
@@ -328,7 +328,7 @@ impl<'b> Builder<'b> {
                 Ok(format!("e.sp = {sp} AND e.id > {after} AND e.id <= {end} AND {conditions}"))
             }
             Members::Ids(ids) => {
-                let ids = self.param(texts(ids));
+                let ids = self.param(id_list(ids));
                 let [(begin, _), (end, _)] = IDS;
                 Ok(format!("e.sp = {sp} AND e.id {begin}{ids}{end}"))
             }

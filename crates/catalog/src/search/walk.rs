@@ -13,14 +13,14 @@ use super::sort::Candidate;
 use super::sql::{BY_NUMBER, BY_WORD, Builder, Filters, Members, both, split};
 use super::texts::Texts;
 use super::{Searched, holders, visible};
-use crate::engine::{Query, Row, Sql, Tx, Value};
+use crate::engine::{Query, Sql, Tx};
 use crate::error::Result;
 use crate::model::MAX_LIST;
 use crate::rows::entry::{self, FOUND};
 
 /// Values that are met together at first at least, twice as many each time, and at most.
 const TOGETHER: std::ops::RangeInclusive<usize> = 100..=MAX_LIST;
-/// Values that are met before everything is looked at: half a second's.
+/// Values that are met before everything is looked at: two seconds' on PostgreSQL with two slow cores.
 const MOST: usize = 100_000;
 
 /// Finds what comes first of a space; nothing if that is not found soon.
@@ -34,42 +34,11 @@ pub(super) struct Walk {
     pub limit: usize,
 }
 
-/// By what the values of an attribute are compared, and in which order they are met.
+/// By what the values of an attribute are compared, and how the index has them.
 #[derive(Clone, Copy)]
-struct Order {
-    column: &'static str,
-    index: &'static str,
-    is_descending: bool,
-}
-
-/// A value by which entries are sorted.
-#[derive(Debug, Clone)]
-enum Key {
-    Number(i64),
-    Word(String),
-}
-
-impl Key {
-    fn of(row: &mut Row, order: Order) -> Result<Self> {
-        match order.column {
-            "number" => row.int().map(Self::Number),
-            _ => row.text().map(Self::Word),
-        }
-    }
-
-    fn param(&self) -> Value {
-        match self {
-            Self::Number(number) => (*number).into(),
-            Self::Word(word) => word.as_str().into(),
-        }
-    }
-
-    fn of_candidate(self) -> (Option<i64>, Option<String>) {
-        match self {
-            Self::Number(number) => (Some(number), None),
-            Self::Word(word) => (None, Some(word)),
-        }
-    }
+enum By {
+    Number,
+    Word,
 }
 
 impl Query for Walk {
@@ -84,34 +53,27 @@ impl Query for Walk {
         let filters = split(&self.condition)?;
         let holders = holders(tx, &filters).await?;
         let searched = Searched::new(&self.caller, space, &filters, (&holders, &self.texts), 1);
-        let by = |column, index| Order { column, index, is_descending: self.is_descending };
         // Numbers come before texts.
-        let (mut order, mut last) = (by("number", BY_NUMBER), None);
+        let (mut by, mut last) = (By::Number, None);
         let mut together = self.limit.max(*TOGETHER.start());
         let (mut seen, mut found, mut looked_at) = (HashSet::new(), Vec::new(), 0);
         while looked_at < MOST {
-            let mut met = self.met(tx, &searched, order, last.as_ref(), together).await?;
+            let mut met = self.met(tx, &searched, by, last.as_ref(), together).await?;
             if looked_at == 0 && met.is_empty() {
-                order = by("word", BY_WORD);
-                met = self.met(tx, &searched, order, None, together).await?;
+                by = By::Word;
+                met = self.met(tx, &searched, by, None, together).await?;
             }
             let are_all = met.len() < together;
             looked_at += met.len();
             together = (together * 2).min(*TOGETHER.end());
             last = met.last().cloned();
-            met.retain(|(_, entry)| seen.insert(*entry));
-            if !met.is_empty() {
-                let mut builder = searched.builder();
-                let ids = Members::Ids(met.iter().map(|(_, entry)| *entry).collect());
-                let sql = builder.those(space.row.sp, &ids, &filters)?;
-                let rows = entry::found(tx, &sql, builder.params).await?;
-                let readable = searched.readable(tx, rows).await?;
-                let readable: HashSet<u64> = readable.into_iter().map(|one| one.entry.id.0).collect();
-                for (key, id) in met.into_iter().filter(|(_, entry)| readable.contains(entry)) {
-                    let (number, word) = key.of_candidate();
-                    found.push(Candidate { number, word, space: self.space, id });
-                }
-            }
+            met.retain(|one| seen.insert(one.id));
+            let mut builder = searched.builder();
+            let sql = builder.those(space.row.sp, met.iter().map(|one| one.id).collect(), &filters)?;
+            let rows = entry::found(tx, &sql, builder.params).await?;
+            let readable = searched.readable(tx, rows).await?;
+            let readable: HashSet<u64> = readable.into_iter().map(|one| one.entry.id.0).collect();
+            found.extend(met.into_iter().filter(|one| readable.contains(&one.id)));
             if found.len() >= self.limit {
                 found.truncate(self.limit);
                 return Ok(Some(found));
@@ -130,47 +92,46 @@ impl Walk {
         &self,
         tx: &T,
         searched: &Searched<'_>,
-        order: Order,
-        last: Option<&(Key, u64)>,
+        by: By,
+        last: Option<&Candidate>,
         limit: usize,
-    ) -> Result<Vec<(Key, u64)>> {
+    ) -> Result<Vec<Candidate>> {
         let mut builder = searched.builder();
-        let sql = builder.in_order(searched.space.row.sp, &self.name, order, last, limit);
+        let sql = builder.in_order(searched.space.row.sp, self, by, last, limit);
         let rows = tx.query(&sql, builder.params).await?;
-        rows.into_iter().map(|mut row| Ok((Key::of(&mut row, order)?, row.number()?))).collect()
+        rows.into_iter().map(|row| Candidate::of(row, self.space)).collect()
     }
 }
 
 impl Builder<'_> {
     /// Goes along an index, behind the last value that was met.
-    fn in_order(
-        &mut self,
-        sp: i64,
-        name: &AttributeName,
-        order: Order,
-        last: Option<&(Key, u64)>,
-        limit: usize,
-    ) -> Sql {
-        let Order { column, index, is_descending } = order;
-        let (way, sign) = if is_descending { ("DESC", '<') } else { ("ASC", '>') };
-        let (sp, name) = (self.param(sp), self.param(name.as_str()));
+    fn in_order(&mut self, sp: i64, walk: &Walk, by: By, last: Option<&Candidate>, limit: usize) -> Sql {
+        let (way, sign) = if walk.is_descending { ("DESC", '<') } else { ("ASC", '>') };
+        let (column, columns, index) = match by {
+            By::Number => ("number", "a.number, CAST(NULL AS text)", BY_NUMBER),
+            By::Word => ("word", "CAST(NULL AS bigint), a.word", BY_WORD),
+        };
+        let (sp, name) = (self.param(sp), self.param(walk.name.as_str()));
         let behind = match last {
-            Some((key, entry)) => {
-                let (key, entry) = (self.param(key.param()), self.param(*entry));
-                format!("(a.{column}, a.entry) {sign} ({key}, {entry})")
+            Some(last) => {
+                let value = match by {
+                    By::Number => self.param(last.number),
+                    By::Word => self.param(last.word.clone()),
+                };
+                format!("(a.{column}, a.entry) {sign} ({value}, {})", self.param(last.id))
             }
             None => format!("a.{column} IS NOT NULL"),
         };
         let limit = self.param(limit);
         both(format!(
-            "SELECT a.{column}, a.entry FROM attribute a{index} WHERE a.sp = {sp} AND a.name = {name} AND {behind} \
+            "SELECT a.entry, {columns} FROM attribute a{index} WHERE a.sp = {sp} AND a.name = {name} AND {behind} \
              ORDER BY a.{column} {way}, a.entry {way} LIMIT {limit}"
         ))
     }
 
     /// Looks at those of some entries that the filters hold for.
-    fn those(&mut self, sp: i64, members: &Members<'_>, filters: &Filters) -> Result<Sql> {
-        let members = self.members(sp, members)?;
+    fn those(&mut self, sp: i64, ids: Vec<u64>, filters: &Filters) -> Result<Sql> {
+        let members = self.members(sp, &Members::Ids(ids))?;
         let conditions = self.conditions(filters, None)?;
         Ok(both(format!("{FOUND} FROM entry e WHERE {members} AND {conditions}")))
     }

@@ -1,8 +1,8 @@
 //! Going through the entries of a space: some after the other, in windows of their ids.
 //!
 //! The rows that an attribute has are found in two ways: looked up for each entry, or, where the entries have few attributes each, by going
-//! through all rows of the window at once. The second is several times faster for each row on PostgreSQL, but goes through those of
-//! all other attributes, too.
+//! through all rows of the window at once. The second is several times faster for each row on PostgreSQL, but goes through the
+//! index of all other attributes, too.
 
 use super::sql::Members;
 use super::{Looked, Searched};
@@ -26,16 +26,16 @@ static ATTRIBUTES: Sql = Sql::both(
      SELECT a.entry FROM attribute a WHERE a.sp = $1 AND a.entry > $2 AND a.entry <= $3 LIMIT $4) AS c",
 );
 
-/// Has PostgreSQL plan each of these statements for its values: whether the attributes of a window are found by their entries or by their
+/// Has PostgreSQL plan each statement for its values, which going through windows needs: whether the attributes of a window are found by their entries or by their
 /// name depends on how many entries have the name.
-static PLAN_EACH: Sql =
+pub(super) static PLAN_EACH: Sql =
     Sql::each("SELECT 1", "SELECT set_config('plan_cache_mode', 'force_custom_plan', true)");
-static PLAN_ONCE: Sql =
+/// And no longer.
+pub(super) static PLAN_ONCE: Sql =
     Sql::each("SELECT 1", "SELECT set_config('plan_cache_mode', 'force_generic_plan', true)");
 
 impl Searched<'_> {
-    /// Tells whether all attributes of a window are to be gone through for one that the filters ask for, by what the next entries have, and
-    /// gets ready for it.
+    /// Tells whether all attributes of a window are to be gone through for one that the filters ask for, by what the next entries have.
     pub(super) async fn have_few_attributes<T: Tx>(&self, tx: &T, limit: usize) -> Result<bool> {
         if T::LOOKS_UP_FAST || limit < LONG || !self.filters.name_attribute() {
             return Ok(false);
@@ -44,19 +44,7 @@ impl Searched<'_> {
         let mut rows = tx.query(&ATTRIBUTES, row![self.space.row.sp, self.after, until, MOST]).await?;
         let Some(row) = rows.first_mut() else { return Ok(false) };
         let (attributes, entries) = (row.number()?, row.number()?);
-        let are_few = entries > 0 && attributes <= entries * FEW_EACH;
-        if are_few {
-            tx.query(&PLAN_EACH, row![]).await?;
-        }
-        Ok(are_few)
-    }
-
-    /// Ends what [`Self::have_few_attributes`] got ready.
-    pub(super) async fn plan_as_ever<T: Tx>(&self, tx: &T) -> Result<()> {
-        if self.goes_through {
-            tx.query(&PLAN_ONCE, row![]).await?;
-        }
-        Ok(())
+        Ok(entries > 0 && attributes <= entries * FEW_EACH)
     }
 
     /// Looks at the next window of entries with ids up to `end`. Where all attributes in it are gone through, it has `ids` of them, or as many

@@ -261,7 +261,7 @@ const BACK_TO_7: [&str; 2] = [
      DROP TRIGGER entry_bytes_added; DROP TRIGGER entry_bytes_removed; DROP TRIGGER entry_bytes_changed; DROP TABLE used; \
      ALTER TABLE space DROP COLUMN quota; ALTER TABLE entry DROP COLUMN target; DELETE FROM refinery_schema_history WHERE version >= 8",
     "DROP TRIGGER attribute_word_added ON attribute; DROP FUNCTION attribute_words; DROP FUNCTION words_like; DROP FUNCTION words_with; \
-     DROP FUNCTION words_sampled; DROP TABLE word; \
+     DROP FUNCTION words_are_common; DROP TABLE word; \
      DROP TRIGGER entry_bytes_added ON entry; DROP TRIGGER entry_bytes_removed ON entry; DROP TRIGGER entry_bytes_changed ON entry; \
      DROP FUNCTION entry_bytes; DROP TABLE used; \
      ALTER TABLE space DROP COLUMN quota; ALTER TABLE entry DROP COLUMN target; DELETE FROM refinery_schema_history WHERE version >= 8",
