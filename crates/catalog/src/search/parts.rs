@@ -30,6 +30,12 @@ pub(super) struct Part {
 }
 
 impl Part {
+    /// Returns all parts of a space as one, in which a filter leads.
+    pub fn led_by(driver: usize, parts: &[Self]) -> Option<Self> {
+        let (first, last) = (parts.first()?, parts.last()?);
+        Some(Self { driver: Some(driver), end: last.end, ..first.clone() })
+    }
+
     /// Returns how many ids it has.
     pub fn ids(&self) -> u64 {
         self.end - self.after
@@ -37,15 +43,20 @@ impl Part {
 }
 
 impl<'s> Searched<'s> {
-    /// Returns the next of a part that the caller may read, or nothing behind its end: all of a window at once where the database can look at it
-    /// by itself, and otherwise those that were looked at one by one.
+    /// Tells whether the database can look at the entries by itself: nobody need look at their paths and grants.
+    pub(super) fn is_left_to_database(&self) -> bool {
+        self.space.is_whole && self.filters.hold_for_all_in(&self.space.row.space.name)
+    }
+
+    /// Returns the next of a part that the caller may read, or nothing behind its end: all of it at once where that is left to the database,
+    /// and otherwise those that were looked at one by one.
     pub(super) async fn members<T: Tx>(&mut self, tx: &T, part: &Part) -> Result<Option<Members<'s>>> {
-        if part.driver.is_none()
-            && self.space.is_whole
-            && self.filters.hold_for_all_in(&self.space.row.space.name)
-        {
+        if self.is_left_to_database() {
             let after = std::mem::replace(&mut self.after, part.end);
-            return Ok((after < part.end).then_some(Members::Window(after, part.end, self.filters)));
+            return Ok((after < part.end).then_some(match part.driver {
+                Some(driver) => Members::Led(after, driver, self.filters),
+                None => Members::Window(after, part.end, self.filters),
+            }));
         }
         while self.after < part.end {
             self.step(tx, part.driver, MAX_LIST, part.end).await?;
@@ -64,13 +75,15 @@ pub(super) struct Plan {
     pub condition: Condition,
     /// Attributes that must be known, too.
     pub fields: Vec<Field>,
+    /// To how many entries a filter may lead, where these are left to the database; else it is [`FEW`].
+    pub most: usize,
 }
 
 impl Query for Plan {
     type Out = (Vec<Part>, Vec<SiteId>);
 
     async fn run<T: Tx>(&self, tx: &T) -> Result<Self::Out> {
-        let Self { caller, condition, fields } = self;
+        let Self { caller, condition, fields, most } = self;
         let spaces = visible(tx, caller).await?;
         check_names(tx, &spaces, condition).await?;
         check_fields(tx, &spaces, fields).await?;
@@ -82,7 +95,8 @@ impl Query for Plan {
             let end = follow::next_id(tx, space.row.sp).await?;
             let texts = Arc::new(Texts::find(tx, space.row.sp, &filters, true).await?);
             let searched = Searched::new(caller, space, &filters, (&holders, &texts), 1);
-            let led = searched.driver(tx, FEW).await?.map(|(driver, _)| driver);
+            let most = if searched.is_left_to_database() { *most } else { FEW };
+            let led = searched.driver(tx, most).await?.map(|(driver, _)| driver);
             let part = |after, end| Part { space: id, after, end, driver: led, texts: texts.clone() };
             match led {
                 Some(_) => parts.push(part(1, end)),

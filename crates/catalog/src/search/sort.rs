@@ -14,8 +14,8 @@ use percale_core::query::{Builtin, Condition, Field};
 use super::parts::{Part, Plan};
 use super::sql::{BY_ENTRY, Builder, Members, both, split};
 use super::texts::Texts;
-use super::walk::Walk;
-use super::{MAX_TOLD, Searched, holders, visible};
+use super::walk::{Walk, Walked};
+use super::{FEW, MANY, MAX_TOLD, Searched, holders, visible};
 use crate::catalog::Catalog;
 use crate::engine::{Query, Row, Sql, Tx};
 use crate::error::{Error, Result};
@@ -42,7 +42,9 @@ impl Catalog {
         let limit = limit.clamp(1, MAX_LIST);
         let told = attributes.iter().cloned().map(Field::Attribute);
         let fields = std::iter::once(sort.field.clone()).chain(told).collect();
-        let plan = Plan { caller: caller.clone(), condition: condition.clone(), fields };
+        // By an attribute the way along its index is mostly shorter than all that a filter leads to.
+        let most = if matches!(sort.field, Field::Attribute(_)) { FEW } else { MANY };
+        let plan = Plan { caller: caller.clone(), condition: condition.clone(), fields, most };
         let (parts, homes) = self.ask(plan).await?;
         let mut first: Vec<Candidate> = Vec::new();
         let keep = |first: &mut Vec<Candidate>| {
@@ -50,6 +52,7 @@ impl Catalog {
             first.truncate(limit);
         };
         for parts in parts.chunk_by(|one, other| one.space == other.space) {
+            let led;
             let mut left = parts;
             // Few that a filter leads to are sorted at once.
             if let (Field::Attribute(name), [Part { space, texts, driver: None, .. }, ..]) =
@@ -64,9 +67,16 @@ impl Catalog {
                     is_descending: sort.is_descending,
                     limit,
                 };
-                if let Some(found) = self.ask(walk).await? {
-                    first.extend(found);
-                    left = &[];
+                match self.ask(walk).await? {
+                    Walked::Found(found) => {
+                        first.extend(found);
+                        left = &[];
+                    }
+                    Walked::TooFar(Some(driver)) => {
+                        led = Part::led_by(driver, parts);
+                        left = led.as_slice();
+                    }
+                    Walked::TooFar(None) => {}
                 }
             }
             for part in left {

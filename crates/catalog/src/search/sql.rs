@@ -196,9 +196,10 @@ fn paths(test: &Test) -> Result<Paths> {
     }
 }
 
-/// Entries of a space: those of a window that filters hold for, or single ones.
+/// Entries of a space: those of a window that filters hold for, those behind an id to which one of the filters leads, or single ones.
 pub(super) enum Members<'f> {
     Window(u64, u64, &'f Filters),
+    Led(u64, usize, &'f Filters),
     Ids(Vec<u64>),
 }
 
@@ -242,6 +243,9 @@ const IDS: [(&str, &str); 2] = [
     ("IN (SELECT CAST(i.value AS bigint) FROM json_each(CAST(", "= ANY (CAST(CAST("),
     (" AS text)) AS i)", " AS text[]) AS bigint[]))"),
 ];
+/// Entries that were gathered before these are looked up, likewise: PostgreSQL might go through all entries instead.
+const THOSE: [(&str, &str); 2] =
+    [("IN (SELECT t.entry FROM (", "= ANY (ARRAY(SELECT t.entry FROM ("), (") AS t)", ") AS t))")];
 /// The parts of a pair that is JSON in such a list.
 const PAIR: [(&str, &str); 2] = [
     ("json_extract(u.value, '$[0]')", "(CAST(u.value AS json) ->> 0)"),
@@ -254,7 +258,7 @@ const REGEX: &str = " REGEXP ";
 /// Makes a statement for both engines of one in the words of SQLite.
 pub(super) fn both(text: String) -> Sql {
     let hints = [BY_NUMBER, BY_WORD, BY_ENTRY].map(|hint| (hint, ""));
-    let words = hints.into_iter().chain(IDS).chain(LIST).chain(PAIR).chain([(REGEX, " ~ ")]);
+    let words = hints.into_iter().chain(IDS).chain(THOSE).chain(LIST).chain(PAIR).chain([(REGEX, " ~ ")]);
     let postgres = words.fold(text.clone(), |text, (here, there)| text.replace(here, there));
     Sql { sqlite: Cow::Owned(text), postgres: Cow::Owned(postgres) }
 }
@@ -327,6 +331,13 @@ impl<'b> Builder<'b> {
                 let conditions = self.conditions(filters, None)?;
                 Ok(format!("e.sp = {sp} AND e.id > {after} AND e.id <= {end} AND {conditions}"))
             }
+            Members::Led(after, driver, filters) => {
+                let after = self.param(*after);
+                let gathered = self.gathered(&sp, &after, filters, *driver)?;
+                let conditions = self.conditions(filters, Some(*driver))?;
+                let [(begin, _), (end, _)] = THOSE;
+                Ok(format!("e.sp = {sp} AND e.id {begin}{gathered}{end} AND {conditions}"))
+            }
             Members::Ids(ids) => {
                 let ids = self.param(id_list(ids));
                 let [(begin, _), (end, _)] = IDS;
@@ -351,6 +362,18 @@ impl<'b> Builder<'b> {
         limit: usize,
     ) -> Result<Sql> {
         let (sp, after) = (self.param(sp), self.param(after));
+        let gathered = self.gathered(&sp, &after, filters, driver)?;
+        // What else is tested of attributes is tested before the entry is looked up.
+        self.is_of = format!("a.sp = {sp} AND a.entry = k.entry");
+        let conditions = self.conditions(filters, Some(driver))?;
+        let limit = self.param(limit);
+        Ok(both(format!(
+            "{FOUND} FROM ({gathered}) k CROSS JOIN entry e WHERE e.sp = {sp} AND e.id = k.entry AND {conditions} ORDER BY e.id LIMIT {limit}"
+        )))
+    }
+
+    /// Gathers the ids behind one to which a filter leads, each once.
+    fn gathered(&mut self, sp: &str, after: &str, filters: &Filters, driver: usize) -> Result<String> {
         let (name, values) = self.driving(filters, driver)?;
         let select = |value: &Way| {
             let Way { index, is_so } = value;
@@ -363,14 +386,7 @@ impl<'b> Builder<'b> {
         if let [only] = &mut selects[..] {
             *only = only.replacen("SELECT", "SELECT DISTINCT", 1);
         }
-        // What else is tested of attributes is tested before the entry is looked up.
-        self.is_of = format!("a.sp = {sp} AND a.entry = k.entry");
-        let conditions = self.conditions(filters, Some(driver))?;
-        let limit = self.param(limit);
-        Ok(both(format!(
-            "{FOUND} FROM ({}) k CROSS JOIN entry e WHERE e.sp = {sp} AND e.id = k.entry AND {conditions} ORDER BY e.id LIMIT {limit}",
-            selects.join(" UNION ")
-        )))
+        Ok(selects.join(" UNION "))
     }
 
     /// Counts what a filter of an attribute leads to, each way up to at least `most`.

@@ -13,7 +13,7 @@ use percale_core::query::{Builtin, Condition, Field};
 
 use super::parts::{Part, Plan};
 use super::sql::{BY_ENTRY, Builder, Members, both, split};
-use super::{Searched, Visible, all_holders, visible};
+use super::{FEW, Searched, Visible, all_holders, visible};
 use crate::catalog::Catalog;
 use crate::engine::{Query, Sql, Tx, Value};
 use crate::error::{Error, Result};
@@ -41,7 +41,8 @@ impl Catalog {
             return Err(Error::invalid(format!("at most {MAX_FACETS} facets are counted at once")));
         }
         facets.iter().try_for_each(may_be_counted)?;
-        let plan = Plan { caller: caller.clone(), condition: condition.clone(), fields: facets.clone() };
+        let plan =
+            Plan { caller: caller.clone(), condition: condition.clone(), fields: facets.clone(), most: FEW };
         let (mut parts, homes) = self.ask(plan).await?;
         let tallies =
             Tallies { caller: caller.clone(), condition: condition.clone(), facets: facets.clone() };

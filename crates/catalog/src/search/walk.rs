@@ -1,5 +1,5 @@
 //! Sorting by the values of an attribute as the index has them: those that come first are met first, however many there are. Where the other
-//! filters hold for few of them, or few entries have a value at all, everything is looked at instead.
+//! filters hold for few of them, or few entries have a value at all, what a filter leads to is looked at instead, or everything.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use percale_core::query::Condition;
 use super::sort::Candidate;
 use super::sql::{BY_NUMBER, BY_WORD, Builder, Filters, Members, both, split};
 use super::texts::Texts;
-use super::{Searched, holders, visible};
+use super::{FEW, MANY, Searched, holders, visible};
 use crate::engine::{Query, Sql, Tx};
 use crate::error::Result;
 use crate::model::MAX_LIST;
@@ -23,7 +23,7 @@ const TOGETHER: std::ops::RangeInclusive<usize> = 100..=MAX_LIST;
 /// Values that are met before everything is looked at: two seconds' on PostgreSQL with two slow cores.
 const MOST: usize = 100_000;
 
-/// Finds what comes first of a space; nothing if that is not found soon.
+/// Finds what comes first of a space.
 pub(super) struct Walk {
     pub caller: Caller,
     pub condition: Condition,
@@ -34,6 +34,14 @@ pub(super) struct Walk {
     pub limit: usize,
 }
 
+/// How that went.
+pub(super) enum Walked {
+    /// What comes first.
+    Found(Vec<Candidate>),
+    /// It is not among the values that come first. A filter may lead to what is sorted instead.
+    TooFar(Option<usize>),
+}
+
 /// By what the values of an attribute are compared, and how the index has them.
 #[derive(Clone, Copy)]
 enum By {
@@ -42,13 +50,13 @@ enum By {
 }
 
 impl Query for Walk {
-    type Out = Option<Vec<Candidate>>;
+    type Out = Walked;
 
     async fn run<T: Tx>(&self, tx: &T) -> Result<Self::Out> {
         let spaces = visible(tx, &self.caller).await?;
         // It may have gone, or may not be read any more.
         let Some(space) = spaces.iter().find(|space| space.row.space.id == self.space) else {
-            return Ok(Some(Vec::new()));
+            return Ok(Walked::Found(Vec::new()));
         };
         let filters = split(&self.condition)?;
         let holders = holders(tx, &filters).await?;
@@ -76,13 +84,14 @@ impl Query for Walk {
             found.extend(met.into_iter().filter(|one| readable.contains(&one.id)));
             if found.len() >= self.limit {
                 found.truncate(self.limit);
-                return Ok(Some(found));
+                return Ok(Walked::Found(found));
             }
             if are_all {
                 break;
             }
         }
-        Ok(None)
+        let most = if searched.is_left_to_database() { MANY } else { FEW };
+        Ok(Walked::TooFar(searched.driver(tx, most).await?.map(|(driver, _)| driver)))
     }
 }
 

@@ -39,6 +39,7 @@ mod replicas;
 mod rules;
 mod searching;
 mod snapshots;
+mod sorting;
 mod spaces;
 mod tasks;
 mod together;

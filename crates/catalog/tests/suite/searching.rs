@@ -539,106 +539,6 @@ async fn nobody_finds_what_is_not_theirs(site: Site) {
     assert_eq!(search_as(&site, &bob, everything(), 10).await.unwrap(), Vec::<String>::new());
 }
 
-async fn what_is_found_comes_in_an_order(site: Site) {
-    let values: [&[AttributeValue]; 5] = [
-        &[AttributeValue::Integer(5), AttributeValue::Integer(1)],
-        &[AttributeValue::Float(Float(2.5))],
-        &[text("b")],
-        &[text("A")],
-        &[],
-    ];
-    for (n, values) in values.iter().enumerate() {
-        site.put(&format!("/lab/{n}"), 10 - n as u64).await;
-        say(&site, &format!("/lab/{n}"), &[("level", values)]).await.unwrap();
-    }
-    let sorted =
-        async |caller: &Caller, condition: Condition, by: Field, is_descending: bool, limit: usize| {
-            let mut options = SearchOptions::new(condition);
-            (options.sort, options.limit) = (Some(Sort { field: by, is_descending }), limit);
-            let found = site.catalog.search(caller, options).await.unwrap().page;
-            assert_eq!(found.next, None);
-            found.items.iter().map(|item| item.path.name().unwrap().to_owned()).collect::<Vec<_>>().join(" ")
-        };
-    let level = || Field::Attribute(name("level"));
-    let all = || Condition::All(Vec::new());
-    assert_eq!(sorted(&site.admin, all(), level(), false, 10).await, "0 1 3 2 4");
-    assert_eq!(sorted(&site.admin, all(), level(), true, 10).await, "0 1 2 3 4");
-    assert_eq!(sorted(&site.admin, all(), level(), true, 2).await, "0 1");
-    let size = || Field::Builtin(Builtin::Size);
-    assert_eq!(sorted(&site.admin, all(), size(), false, 3).await, "4 3 2");
-    assert_eq!(sorted(&site.admin, equal("level", "2.5"), size(), false, 3).await, "1");
-    assert_eq!(sorted(&site.admin, all(), Field::Builtin(Builtin::Name), true, 2).await, "4 3");
-    let within = builtin(Builtin::Path, Test::Matches("/lab/[!4]".into()));
-    assert_eq!(sorted(&site.admin, within, size(), false, 3).await, "3 2 1");
-    let bob = user("bob");
-    assert_eq!(sorted(&bob, all(), size(), false, 3).await, "");
-    site.catalog.set_grant(&site.admin, &path("/lab/3"), subject("bob"), Permission::Read).await.unwrap();
-    assert_eq!(sorted(&bob, all(), size(), false, 3).await, "3");
-    let mut options = SearchOptions::new(all());
-    options.sort = Some(Sort { field: Field::Builtin(Builtin::Path), is_descending: false });
-    assert_eq!(kind(site.catalog.search(&site.admin, options.clone()).await), ErrorKind::InvalidRequest);
-    options.sort = Some(Sort { field: size(), is_descending: false });
-    options.after = Some("x".into());
-    assert_eq!(kind(site.catalog.search(&site.admin, options).await), ErrorKind::InvalidRequest);
-}
-
-/// Those that come first are met first by their values, or sorted where that takes longer; it is the same order.
-async fn the_first_of_many_come_in_an_order(site: Site) {
-    const MANY: i64 = 330;
-    let paths: Vec<String> = (0..MANY).map(|n| format!("/lab/{}/{n:03}", n % 2)).collect();
-    site.put_many(&paths).await;
-    let level = |n: i64| n * 7 % 11;
-    for (n, at) in (0..MANY).zip(&paths) {
-        let mut levels = vec![AttributeValue::Integer(level(n))];
-        // Of several values the one that comes first counts.
-        levels.extend((n % 5 == 0).then_some(AttributeValue::Float(Float(3.5))));
-        let letter = text(["a", "B", "c"][(n % 3) as usize]);
-        say(&site, at, &[("level", &levels), ("letter", &[letter]), ("n", &[AttributeValue::Integer(n)])])
-            .await
-            .unwrap();
-    }
-    let bob = user("bob");
-    site.catalog.set_grant(&site.admin, &path("/lab/1"), subject("bob"), Permission::Read).await.unwrap();
-    let all = || is("n", Test::Exists);
-    let below = |below: &str| compare("n", Comparison::Less, below);
-    let within_one = Condition::Is(Field::Builtin(Builtin::Path), Test::Has(Literal::text("/lab/1")));
-    let in_one = Condition::All(vec![within_one, all()]);
-    type Holds = fn(i64) -> bool;
-    let cases: [(&Caller, Condition, Holds); 5] = [
-        (&site.admin, all(), |_| true),
-        (&site.admin, below("320"), |n| n < 320),
-        (&site.admin, below("40"), |n| n < 40),
-        (&site.admin, in_one, |n| n % 2 == 1),
-        (&bob, all(), |n| n % 2 == 1),
-    ];
-    for (caller, condition, holds) in cases {
-        for (by, is_descending) in [("level", false), ("level", true), ("letter", false), ("letter", true)] {
-            let key = |n: i64| match by {
-                "letter" => (n % 3) as f64,
-                _ if n % 5 != 0 => level(n) as f64,
-                _ if is_descending => (level(n) as f64).max(3.5),
-                _ => (level(n) as f64).min(3.5),
-            };
-            // In the other order what is of the same value comes so, too.
-            let mut expected: Vec<i64> = (0..MANY).filter(|n| holds(*n)).collect();
-            expected.sort_by(|one, other| key(*one).total_cmp(&key(*other)).then(one.cmp(other)));
-            if is_descending {
-                expected.reverse();
-            }
-            for limit in [1, 7, 120, 164, 1000] {
-                let mut options = SearchOptions::new(condition.clone());
-                options.sort = Some(Sort { field: Field::Attribute(name(by)), is_descending });
-                options.limit = limit;
-                let found = site.catalog.search(caller, options).await.unwrap().page.items;
-                let found: Vec<i64> =
-                    found.iter().map(|one| one.path.name().unwrap().parse().unwrap()).collect();
-                let expected = &expected[..limit.min(expected.len())];
-                assert_eq!(found, expected, "{condition:?} by {by}, {is_descending}, {limit}");
-            }
-        }
-    }
-}
-
 async fn entries_of_one_value_come_in_pages_of_any_size(site: Site) {
     for n in 0..20_i64 {
         site.put(&format!("/lab/{n:02}"), 1).await;
@@ -746,8 +646,6 @@ on_both! {
     long_pages_find_what_short_ones_do,
     paths_say_in_which_spaces_to_look,
     nobody_finds_what_is_not_theirs,
-    what_is_found_comes_in_an_order,
-    the_first_of_many_come_in_an_order,
     entries_of_one_value_come_in_pages_of_any_size,
     what_is_asked_for_is_told_of_each,
 }
