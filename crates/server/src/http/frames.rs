@@ -35,6 +35,8 @@ const BATCH_BYTES: u64 = 4 << 20;
 const BATCH: usize = 128;
 /// Batches of one stream that are on their way while the next arrives.
 const BATCHES: usize = 4;
+/// Items that are begun and not done, at most; a sender that sends one after the other has one.
+const OPEN: usize = 64;
 /// Small objects that are a batch already if none is on its way: so that little is left to do once the last byte has arrived.
 const EARLY: usize = 16;
 
@@ -84,6 +86,10 @@ async fn push(
     }
 }
 
+fn too_much(detail: String) -> ApiError {
+    ApiError::new(ErrorCode::PayloadTooLarge, detail)
+}
+
 fn frame_error(error: FrameError) -> ApiError {
     ApiError::new(error.code(), format!("cannot take the frames: {error}"))
 }
@@ -96,6 +102,16 @@ enum Receiving {
     Large { object: NewObject, store: Arc<OpenStore>, stage: Box<dyn Stage>, groups: ReceivedGroups },
     /// Failed; the rest of its bytes is passed over.
     Failed,
+}
+
+impl Receiving {
+    /// Returns how many of its bytes are kept in memory.
+    fn held(&self) -> u64 {
+        match self {
+            Self::Small { bytes: Some(bytes), .. } => bytes.len() as u64,
+            Self::Small { .. } | Self::Large { .. } | Self::Failed => 0,
+        }
+    }
 }
 
 type Published = Vec<(u32, Result<PushResult>)>;
@@ -128,6 +144,9 @@ impl Push {
     async fn take(&mut self, frame: Frame) -> Result<()> {
         match frame {
             Frame::Item { item, size, info } => {
+                if self.receiving.len() >= OPEN {
+                    return Err(too_much(format!("more than {OPEN} items are begun and not done")));
+                }
                 self.results.push(None);
                 let receiving = match self.begin(size, &info).await {
                     Ok(receiving) => receiving,
@@ -140,9 +159,11 @@ impl Push {
             Frame::Done { item, info } => self.done(item, &info).await,
             Frame::Fail { item, .. } => {
                 let error = ApiError::new(ErrorCode::Cancelled, "the sender could not read the rest of it");
-                let failed = self.fail(item, &error);
-                if let Some(Receiving::Large { store, stage, .. }) = self.receiving.insert(item, failed) {
-                    discard(&store, stage.as_ref()).await;
+                if let Some(receiving) = self.receiving.remove(&item) {
+                    self.fail(item, &error);
+                    if let Receiving::Large { store, stage, .. } = receiving {
+                        discard(&store, stage.as_ref()).await;
+                    }
                 }
                 Ok(())
             }
@@ -197,6 +218,11 @@ impl Push {
     /// Takes one group. Bytes that do not match their hash end the stream: its sender is broken or lies.
     async fn data(&mut self, group: DataFrame) -> Result<()> {
         let item = group.item;
+        let held = self.receiving.values().map(Receiving::held).sum::<u64>();
+        if held > BATCH_BYTES {
+            let detail = format!("small items with {} are begun and not done", ByteCount(held));
+            return Err(too_much(detail));
+        }
         let Some(receiving) = self.receiving.get_mut(&item) else {
             return Err(ApiError::invalid(format!("item {item} was sent already")));
         };

@@ -153,3 +153,27 @@ async fn parts_are_pulled_by_whole_groups() {
     assert_eq!(groups, [0, 1, 5]);
     assert_eq!(group_count(size), 6);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_so_much_is_begun_and_not_done() {
+    let site = TestSite::start().await;
+    let begun = |count: usize, bytes: &[u8]| {
+        let tree = HashTree::of(bytes);
+        let mut encoder = Encoder::new();
+        for n in 0..count {
+            let info = json!({"path": format!("/demo/begun/{n}"), "parents": true}).to_string();
+            let item = encoder.item(tree.size(), info.as_bytes());
+            encoder.data(item, 0, tree.groups()[0], Bytes::copy_from_slice(bytes));
+        }
+        encoder.end();
+        std::iter::from_fn(|| encoder.next()).flat_map(|piece| piece.to_vec()).collect::<Vec<u8>>()
+    };
+    // What ended without being done is told of each.
+    let answer = expect(push(&site, begun(64, b"small")), StatusCode::OK).await;
+    let results: PushResults = answer.json().await.unwrap();
+    assert_eq!(results.items.len(), 64);
+    assert!(results.items.iter().all(|result| matches!(result, PushResult::Failed(_))));
+    for (count, bytes) in [(65, content(1, 5)), (7, content(2, GROUP))] {
+        expect_problem(push(&site, begun(count, &bytes)), "payload_too_large").await;
+    }
+}
