@@ -21,6 +21,8 @@ use crate::stores::Registry;
 const EVERY: Duration = Duration::from_secs(5);
 /// Leases taken over, and files collected, in one step.
 const STEP: usize = 1000;
+/// Files collected before it is asked again whether this server still may.
+const AT_ONCE: usize = 50;
 
 /// Takes over what lapsed and collects garbage.
 pub struct Recovery {
@@ -100,7 +102,10 @@ impl Recovery {
             self.catalog.delete_intent(row.intent.id).await?;
         }
         crate::abroad::undo_reserved(&self.catalog, &self.stores, lapsed.lease.id).await?;
-        self.stores.open_all().await?;
+        if let Some((store, error)) = self.stores.open_all().await?.into_iter().next() {
+            tracing::warn!(store, "what was staged there is removed once the store is back");
+            return Err(error);
+        }
         for store in self.stores.all() {
             // A take-over that died may have staged nothing, but its predecessor's files may be left.
             store.store.discard_fence(lapsed.old_fence).await?;
@@ -159,16 +164,19 @@ impl Recovery {
             return Ok(0);
         }
         let open = self.stores.get(store).await?;
-        let mut files = Vec::with_capacity(2 * garbage.len());
-        for one in &garbage {
-            files.push(Delete::key(key(&one.key)?));
-            files.push(Delete::key(tree_key(one.space, one.version)?));
+        let mut outcomes = Vec::with_capacity(2 * garbage.len());
+        for some in garbage.chunks(AT_ONCE) {
+            let mut files = Vec::with_capacity(2 * some.len());
+            for one in some {
+                files.push(Delete::key(key(&one.key)?));
+                files.push(Delete::key(tree_key(one.space, one.version)?));
+            }
+            if let Some(lease) = &self.lease {
+                // Whoever comes next does it, and may by now have given a key to another file that this one freed.
+                lease.current()?;
+            }
+            outcomes.extend(open.store.delete(files).await?);
         }
-        if let Some(lease) = &self.lease {
-            // Whoever comes next does it.
-            lease.current()?;
-        }
-        let outcomes = open.store.delete(files).await?;
         let gone = |outcomes: &[percale_store::Result<bool>]| outcomes.iter().all(Result::is_ok);
         let (done, failed): (Vec<_>, Vec<_>) =
             garbage.into_iter().zip(outcomes.chunks(2)).partition(|(_, outcomes)| gone(outcomes));

@@ -42,6 +42,8 @@ use crate::{ApiError, AppState, Result};
 const JOURNAL_KEEP_RECORDS: u64 = 100_000;
 /// How often arrivals that nobody asks for any more are looked for.
 const TIDY_EVERY: Duration = Duration::from_secs(5);
+/// How often uploads are looked for whose time is over.
+const UPLOADS_EVERY: Duration = Duration::from_secs(60);
 /// How often old records are removed.
 const PRUNE_EVERY: Duration = Duration::from_secs(3600);
 /// How often a certificate that is about to end is looked for.
@@ -102,10 +104,11 @@ impl Running {
             tracing::error!(%error, "the listener ended early");
         }
         app.background.close();
-        if tokio::time::timeout(END_WITHIN, app.background.wait()).await.is_err() {
-            tracing::warn!(left = app.background.len(), "background work did not end in time");
+        match tokio::time::timeout(END_WITHIN, app.background.wait()).await {
+            Ok(()) => app.lease.release().await,
+            // What that has staged is removed by whoever takes the lease over.
+            Err(_) => tracing::warn!(left = app.background.len(), "background work did not end in time"),
         }
-        app.lease.release().await;
         app.catalog.close().await;
         tracing::info!("stopped");
     }
@@ -261,6 +264,7 @@ fn spawn_background(app: &AppState) {
         }
     });
     every(app, METRICS_EVERY, |_| async {
+    every(app, UPLOADS_EVERY, |app| async move { app.uploads.forget_lapsed().await });
         if let Some(metrics) = observe::metrics() {
             metrics.run_upkeep();
         }

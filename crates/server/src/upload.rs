@@ -11,6 +11,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
+use futures::FutureExt as _;
+use futures::future::{BoxFuture, Shared};
 use percale_api::uploads::{CommitUpload, NewUpload, SentGroup, SentGroups, Upload};
 use percale_catalog::{
     AnswerKey, ArrivalEnd, Catalog, Committed, Condition, EntryKind, Lease, LeaseKind, Remembered,
@@ -18,7 +20,7 @@ use percale_catalog::{
 use percale_core::access::{Caller, Permission};
 use percale_core::ids::LeaseId;
 use percale_core::tree::{GROUP_SIZE, RootHash, group_count, group_range, hash_group};
-use percale_core::{ByteCount, ErrorCode, ObjectPath};
+use percale_core::{ByteCount, ErrorCode, ObjectPath, Timestamp};
 use percale_mover::DataFrame;
 use percale_store::StageToken;
 
@@ -35,6 +37,8 @@ pub const MAX_SIZE: ByteCount = ByteCount::gib(64 << 10);
 const MAX_SESSIONS: usize = 10_000;
 /// How often who waits for an upload to be opened looks whether another server of the site opened it.
 const LOOK_AGAIN: Duration = Duration::from_millis(250);
+/// How long a request waits for another one that is committing the same upload.
+const COMMITTING: Duration = Duration::from_secs(30);
 
 /// An upload that became a version.
 #[derive(Debug, Clone)]
@@ -53,8 +57,19 @@ pub struct Uploads {
     stores: Arc<Registry>,
     publisher: Arc<Publisher>,
     ttl: Duration,
-    sessions: tokio::sync::Mutex<HashMap<LeaseId, Arc<Session>>>,
+    sessions: tokio::sync::Mutex<Sessions>,
     opening: Opening,
+}
+
+/// An upload that is being opened again.
+type TakingUp = Shared<BoxFuture<'static, Result<Arc<Session>>>>;
+
+/// The uploads that this server knows.
+#[derive(Default)]
+struct Sessions {
+    open: HashMap<LeaseId, Arc<Session>>,
+    /// Those that are taken up from what another process left. All of a file may have to be read for that.
+    taking_up: HashMap<LeaseId, TakingUp>,
 }
 
 impl Uploads {
@@ -78,7 +93,12 @@ impl Uploads {
     /// - `NoSpace`, `QuotaExceeded` if there is no room for it: said before bytes are sent in vain, too.
     /// - `InvalidRequest`, `Conflict` if the id that its sender chose is none, or another upload's.
     /// - What [`Catalog::permission`] says of the path.
-    pub async fn open(&self, caller: &Caller, new: NewUpload, condition: Condition) -> Result<Upload> {
+    pub async fn open(
+        self: &Arc<Self>,
+        caller: &Caller,
+        new: NewUpload,
+        condition: Condition,
+    ) -> Result<Upload> {
         let Some(id) = new.id else { return self.open_as(caller, LeaseId::new(), new, condition).await };
         if id.0.get_version_num() != 7 {
             let detail = format!("{id} is not a UUID of version 7, as an upload's id must be");
@@ -192,27 +212,33 @@ impl Uploads {
     }
 
     async fn keep(&self, session: Arc<Session>) {
-        let mut sessions = self.sessions.lock().await;
-        if sessions.len() >= MAX_SESSIONS {
+        let open = &mut self.sessions.lock().await.open;
+        if open.len() >= MAX_SESSIONS {
             // Idle ones can be opened again from their marker.
-            sessions.retain(|_, session| Arc::strong_count(session) > 1);
+            open.retain(|_, session| Arc::strong_count(session) > 1);
         }
-        sessions.insert(session.id, session);
+        open.insert(session.id, session);
+    }
+
+    /// Lets go of uploads whose time is over: each keeps its file open, whose bytes stay on the disk as long, though it was removed.
+    pub async fn forget_lapsed(&self) {
+        let now = Timestamp::now();
+        let open = &mut self.sessions.lock().await.open;
+        open.retain(|_, session| Arc::strong_count(session) > 1 || session.arrived().expires > now);
     }
 
     /// Returns an upload of the caller, opened again from its marker if another process had it.
     ///
     /// # Errors
     /// `NotFound` if there is none, or it is another's.
-    pub async fn session(&self, caller: &Caller, id: LeaseId) -> Result<Arc<Session>> {
+    pub async fn session(self: &Arc<Self>, caller: &Caller, id: LeaseId) -> Result<Arc<Session>> {
         let missing = || no_upload(id);
         let is_allowed = |owner: &str| caller.is_admin() || owner == owner_of(caller);
         if self.opening.has(id) {
             return Err(missing());
         }
-        // Held while it is opened, so that two requests do not open it twice.
         let mut sessions = self.sessions.lock().await;
-        if let Some(session) = sessions.get(&id) {
+        if let Some(session) = sessions.open.get(&id) {
             return if is_allowed(&session.owner) { Ok(session.clone()) } else { Err(missing()) };
         }
         let lease = self.catalog.lease(id).await.map_err(|error| match error.code() {
@@ -225,12 +251,32 @@ impl Uploads {
             return Err(missing());
         }
         let body: Body = serde_json::from_value(lease.body.clone()).map_err(|_| missing())?;
-        let store = self.stores.get(body.store).await?;
-        let owner = lease.holder.clone();
-        let begun = self.begun(&lease, &body, &store).await?;
-        let session = Session::open(&lease, body, store, owner, begun).await?;
-        sessions.insert(id, session.clone());
-        Ok(session)
+        // Once for all who ask meanwhile, and to its end though they go away.
+        let taking_up = sessions.taking_up.entry(id).or_insert_with(|| self.take_up(lease, body)).clone();
+        drop(sessions);
+        taking_up.await
+    }
+
+    /// Opens an upload again that another process had.
+    fn take_up(self: &Arc<Self>, lease: Lease, body: Body) -> TakingUp {
+        let all = self.clone();
+        let work = tokio::spawn(async move {
+            let id = lease.id;
+            let opened = async {
+                let store = all.stores.get(body.store).await?;
+                let begun = all.begun(&lease, &body, &store).await?;
+                Session::open(&lease, body, store, lease.holder.clone(), begun).await
+            };
+            let opened = opened.await;
+            let mut sessions = all.sessions.lock().await;
+            sessions.taking_up.remove(&id);
+            if let Ok(session) = &opened {
+                sessions.open.insert(id, session.clone());
+            }
+            opened
+        });
+        let ended = |error| ApiError::internal("the opening of an upload ended early").with_source(error);
+        async move { work.await.map_err(ended)? }.boxed().shared()
     }
 
     /// As [`Uploads::session`], and waits for it to be opened, for so long at most: its sender chose the id, and what it
@@ -238,7 +284,12 @@ impl Uploads {
     ///
     /// # Errors
     /// As [`Uploads::session`].
-    pub async fn session_within(&self, caller: &Caller, id: LeaseId, wait: Duration) -> Result<Arc<Session>> {
+    pub async fn session_within(
+        self: &Arc<Self>,
+        caller: &Caller,
+        id: LeaseId,
+        wait: Duration,
+    ) -> Result<Arc<Session>> {
         let deadline = tokio::time::Instant::now() + wait;
         loop {
             let ended = self.opening.ended();
@@ -399,8 +450,9 @@ impl Uploads {
     /// - `UploadIncomplete` if something is missing; it can still be sent.
     /// - `DigestMismatch` if the root or a digest is not what the sender said; the upload stays.
     /// - `Conflict`, `PreconditionFailed`, `AlreadyExists` if another writer was first; the upload is over.
+    /// - `Timeout` while another request commits it.
     pub async fn commit(
-        &self,
+        self: &Arc<Self>,
         caller: &Caller,
         id: LeaseId,
         claimed: CommitUpload,
@@ -423,8 +475,7 @@ impl Uploads {
         // The marker then names every group, should this server die before the end.
         session.mark().await?;
         let Some(writing) = session.writing.write().await.take() else {
-            // Another request is committing it.
-            return Err(session.over());
+            return self.committed_meanwhile(&key, &session).await;
         };
         let staged = match writing {
             Writing::Stage(stage) => stage.finish().await.map_err(ApiError::from),
@@ -451,7 +502,7 @@ impl Uploads {
             Err(error) => Err(error.with_path(&path)),
         };
         // Whatever came of it, the next request begins from what is stored.
-        self.sessions.lock().await.remove(&session.id);
+        self.sessions.lock().await.open.remove(&session.id);
         if outcome.as_ref().err().is_none_or(|error| !keeps_bytes(error)) {
             self.end(&session).await;
         }
@@ -459,6 +510,26 @@ impl Uploads {
             self.catalog.forget(&key).await?;
         }
         outcome.map(|committed| Done { committed, size, root })
+    }
+
+    /// Waits for what another request makes of an upload that it commits.
+    ///
+    /// # Errors
+    /// `Timeout` if that takes long, or fails: asked again, the commit begins from what is stored.
+    async fn committed_meanwhile(&self, key: &AnswerKey, session: &Arc<Session>) -> Result<Done> {
+        let began = Instant::now();
+        while began.elapsed() < COMMITTING {
+            let is_over = !self.sessions.lock().await.open.contains_key(&session.id);
+            if let Some(done) = self.committed_before(key, session.id).await? {
+                return Ok(done);
+            }
+            if is_over {
+                break;
+            }
+            tokio::time::sleep(LOOK_AGAIN).await;
+        }
+        let detail = "another request is committing the upload; ask again";
+        Err(ApiError::new(ErrorCode::Timeout, detail).with_path(&session.body.path))
     }
 
     /// Returns what a commit gave whose answer was lost. One that was begun and not ended, since its server died, is
@@ -494,7 +565,7 @@ impl Uploads {
     /// Gives an upload up and removes what arrived.
     pub async fn abort(&self, session: &Session) -> Result<()> {
         session.writing.write().await.take();
-        self.sessions.lock().await.remove(&session.id);
+        self.sessions.lock().await.open.remove(&session.id);
         // A publication that was begun is undone with the lease.
         let lease = session.holder.lease;
         let is_begun = !self.catalog.intents_of(lease).await?.is_empty()

@@ -37,8 +37,9 @@ pub mod uploads;
 use std::time::Duration;
 
 use axum::Router;
-use axum::extract::Request;
-use axum::response::IntoResponse;
+use axum::extract::{Request, State};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
 use http::{HeaderValue, Method, Uri};
 use percale_api::fields;
 use percale_core::{ErrorCode, Position};
@@ -89,7 +90,19 @@ pub fn router(app: AppState) -> Router {
         .layer(RequestBodyTimeoutLayer::new(stall))
         .layer(CatchPanicLayer::custom(observe::answer_panic))
         .layer(axum::middleware::from_fn_with_state(app.clone(), observe::layer))
+        .layer(axum::middleware::from_fn_with_state(app.clone(), to_its_end))
         .with_state(app)
+}
+
+/// Lets a request that changes something go on to its end when its client goes away: cut off in the middle it would leave bytes and
+/// intentions that nobody takes up as long as this server lives. Whoever asks again finds what it made.
+async fn to_its_end(State(app): State<AppState>, request: Request, next: Next) -> Response {
+    if request.method().is_safe() {
+        return next.run(request).await;
+    }
+    app.background.spawn(next.run(request)).await.unwrap_or_else(|error| {
+        ApiError::internal("the request's work ended early").with_source(error).into_response()
+    })
 }
 
 async fn no_such_address(uri: Uri) -> ApiError {

@@ -11,6 +11,8 @@ use percale_mover::Encoder;
 use percale_testkit::wait;
 use reqwest::{Method, StatusCode};
 use serde_json::json;
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::TcpStream;
 
 use crate::site::{TestSite, content, expect, expect_problem};
 
@@ -336,4 +338,49 @@ async fn another_writer_may_be_first() {
     assert_eq!(refused.status(), StatusCode::CONFLICT);
     assert_eq!(site.read("/demo/x").await, b"first");
     assert!(site.staged().is_empty(), "the loser's bytes are gone");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_commit_that_is_asked_for_twice_at_once_gives_one_answer() {
+    let site = TestSite::start().await;
+    for n in 0..5 {
+        let path = format!("/demo/twice/{n}");
+        let bytes = content(n, 3 * GROUP);
+        let upload = open(&site, &path, bytes.len()).await;
+        expect(send(&site, &upload, frames(&bytes, 0..3)), StatusCode::OK).await;
+        let (one, other) = tokio::join!(commit(&site, &upload, &bytes), commit(&site, &upload, &bytes));
+        assert_eq!(one, other);
+        let read = site.get(&format!("/v1/data{path}")).await.bytes().await.unwrap();
+        assert!(read == bytes, "{path}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_commit_goes_on_when_its_client_goes_away() {
+    let site = TestSite::start().await;
+    let bytes = content(7, 3 * GROUP);
+    let uploads = async |n: usize| {
+        let upload = open(&site, &format!("/demo/left/{n}"), bytes.len()).await;
+        expect(send(&site, &upload, frames(&bytes, 0..3)), StatusCode::OK).await;
+        upload
+    };
+    let body = json!({"root": blake3::hash(&bytes).to_hex().to_string()}).to_string();
+    let address = site.running().url().trim_start_matches("http://").trim_end_matches('/').to_owned();
+    for n in 0..20 {
+        let upload = uploads(n).await;
+        let request = format!(
+            "POST /v1/uploads/{}/commit HTTP/1.1\r\nHost: test\r\nAuthorization: Bearer {}\r\n\
+             Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+            upload.id,
+            site.token(),
+            body.len()
+        );
+        let mut connection = TcpStream::connect(&address).await.unwrap();
+        connection.write_all(request.as_bytes()).await.unwrap();
+        // Before, while and after the upload is taken.
+        tokio::time::sleep(Duration::from_micros(500 * n as u64)).await;
+        drop(connection);
+        let made = commit(&site, &upload, &bytes).await;
+        assert_eq!(made.path.to_string(), format!("/demo/left/{n}"));
+    }
 }
