@@ -71,6 +71,8 @@ pub struct App {
     pub traffic: Arc<Traffic>,
     /// The managed tasks that this server works on.
     pub tasks: Tasks,
+    /// Whose turn it is of the requests of each mount.
+    pub turns: crate::mounts::Turns,
     /// Owns what runs in the background: whatever is spawned here ends by itself once [`App::stopping`] is cancelled.
     pub background: TaskTracker,
     /// Cancelled when the server is to end: background work stops, long answers are ended.

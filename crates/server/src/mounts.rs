@@ -5,8 +5,8 @@
 
 mod in_place;
 
-use std::collections::HashSet;
-use std::sync::Arc;
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -24,7 +24,7 @@ use percale_core::{ByteCount, ByteRange, ErrorCode, ObjectPath, Position};
 use percale_federation::Member;
 use percale_store::{SmallFile, StageOptions, StageToken, Staged};
 
-use crate::http::auth::Session;
+use crate::http::auth::{Session, require_user};
 use crate::http::entries::attributes;
 use crate::http::extract::{MAX_JSON_BYTES, parse_json};
 use crate::http::forward::{home_of, to_site};
@@ -44,11 +44,29 @@ const HASHED_AT_ONCE: usize = 8;
 /// Longest name of a host, in bytes: what DNS allows.
 const MAX_HOST_BYTES: usize = 255;
 
+/// Whose turn it is: the requests of one mount are answered one after the other. One that is sent again while the first goes on waits for
+/// what that makes, and does not publish the same file beside it.
+#[derive(Debug, Default)]
+pub struct Turns(Mutex<HashMap<LeaseId, Arc<tokio::sync::Mutex<()>>>>);
+
+impl Turns {
+    async fn take(&self, id: LeaseId) -> tokio::sync::OwnedMutexGuard<()> {
+        let turn = {
+            let mut turns = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            turns.retain(|_, turn| Arc::strong_count(turn) > 1);
+            turns.entry(id).or_default().clone()
+        };
+        turn.lock_owned().await
+    }
+}
+
 /// Opens a session, and lays into each store what tells a host that it sees the store.
 ///
 /// # Errors
-/// `invalid_request` for a name that is none; those of the catalog.
+/// `unauthenticated` for somebody who did not sign in; `invalid_request` for a name that is none; those of the catalog.
 pub async fn open(app: &AppState, caller: &Caller, new: NewMount) -> Result<Mount> {
+    // It is told where stores lie, and has files laid there.
+    require_user(caller, "mounting")?;
     if new.host.is_empty() || new.host.len() > MAX_HOST_BYTES || new.host.chars().any(char::is_control) {
         return Err(ApiError::invalid(format!("a host's name has 1 to {MAX_HOST_BYTES} bytes")));
     }
@@ -143,6 +161,7 @@ pub async fn change(
     changes: Vec<MountChange>,
 ) -> Result<Vec<MountResult>> {
     let lease = find(app, &session.caller, id).await?;
+    let _turn = app.turns.take(id).await;
     let count = changes.len();
     let mut results: Vec<Result<MountDone>> = Vec::with_capacity(count);
     for run in runs(changes) {

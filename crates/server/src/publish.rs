@@ -14,17 +14,18 @@ use percale_catalog::{
 };
 use percale_core::access::Caller;
 use percale_core::digest::Digest;
-use percale_core::ids::{EntryId, SpaceId};
+use percale_core::ids::{EntryId, LeaseId, SpaceId};
 use percale_core::tree::HashTree;
 use percale_core::{ErrorCode, FileMode, ObjectPath, Timestamp};
 use percale_mover::Room;
-use percale_store::Staged;
 use percale_store::failpoint::failpoint;
+use percale_store::{StageToken, Staged};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::abroad::{Abroad, Left};
 use crate::error::{ApiError, Result};
 use crate::extraction::{Arrived, Extraction};
+use crate::fetch::is_of_task;
 use crate::lease::ServerLease;
 use crate::stores::OpenStore;
 use files::{by_store, discard, to_store, undo};
@@ -179,7 +180,7 @@ impl Publisher {
         let (mut prepared, mut fresh, mut fresh_at) = (Vec::new(), Vec::new(), Vec::new());
         for (index, item) in items.into_iter().enumerate() {
             match begun.remove(&item.1.staged.token.to_string()) {
-                Some(intent) => prepared.push(Prepared { index, intent, item }),
+                Some(intent) => prepared.push(Prepared { index, lease: holder.lease, intent, item }),
                 None => {
                     fresh.push(item);
                     fresh_at.push(index);
@@ -211,7 +212,8 @@ impl Publisher {
         let path = object.path.clone();
         let mut results = match begun {
             Some(IntentRow { intent, .. }) => {
-                let prepared = vec![Prepared { index: 0, intent, item: (object, content) }];
+                let item = (object, content);
+                let prepared = vec![Prepared { index: 0, lease: holder.lease, intent, item }];
                 self.to.finish(prepared, 1, OnFailure::Keep).await
             }
             None => self.to.publish(holder, vec![(object, content)], OnFailure::Keep).await,
@@ -245,13 +247,28 @@ async fn work(to: Arc<Destination>, waiting: Arc<tokio::sync::Mutex<mpsc::Receiv
 impl Destination {
     /// Publishes what was staged under this server's own lease.
     async fn publish_direct(&self, items: Vec<Item>) -> Vec<Result<Done>> {
-        match self.lease.current() {
-            Ok(holder) => self.publish(holder, items, OnFailure::Discard).await,
+        let holder = match self.lease.current() {
+            Ok(holder) => holder,
             Err(error) => {
                 discard(&items).await;
-                items.iter().map(|_| Err(error.clone())).collect()
+                return items.iter().map(|_| Err(error.clone())).collect();
+            }
+        };
+        // What was staged under a lease that this server lost since is removed by whoever took that over.
+        let is_held = |token: &StageToken| token.fence() == holder.fence || is_of_task(token);
+        let (mut results, mut held, mut held_at) = (Vec::with_capacity(items.len()), Vec::new(), Vec::new());
+        for (at, item) in items.into_iter().enumerate() {
+            let detail = "this server lost its lease while the bytes arrived; send them again";
+            results.push(Err(ApiError::new(ErrorCode::LeaseExpired, detail).with_path(&item.0.path)));
+            if is_held(&item.1.staged.token) {
+                held.push(item);
+                held_at.push(at);
             }
         }
+        for (at, result) in held_at.into_iter().zip(self.publish(holder, held, OnFailure::Discard).await) {
+            results[at] = result;
+        }
+        results
     }
 
     /// Publishes each item where its space is ordered.
@@ -345,7 +362,7 @@ impl Destination {
         let mut refused = Vec::new();
         for (index, (item, intent)) in items.into_iter().zip(intents).enumerate() {
             match intent {
-                Ok(intent) => prepared.push(Prepared { index, intent, item }),
+                Ok(intent) => prepared.push(Prepared { index, lease: holder.lease, intent, item }),
                 Err(error) => {
                     let error = ApiError::from(error).with_path(&item.0.path);
                     if on_failure != OnFailure::GiveBack && !on_failure.keeps(&error) {
@@ -379,7 +396,7 @@ impl Destination {
                     Ok(at) => published.push((one, at)),
                     Err(error) => {
                         if !on_failure.keeps(&error) {
-                            undo(&self.catalog, &one, on_failure).await;
+                            self.take_back(&one, on_failure).await;
                         }
                         results[one.index] = Err(error.with_path(&one.item.0.path));
                     }
@@ -414,13 +431,28 @@ impl Destination {
                 Err(error) => {
                     let error = ApiError::from(error).with_path(&one.item.0.path);
                     if !on_failure.keeps(&error) {
-                        undo(&self.catalog, &one, on_failure).await;
+                        self.take_back(&one, on_failure).await;
                     }
                     Err(error)
                 }
             };
         }
         results
+    }
+
+    /// Undoes a publication that failed, unless its intention has ended: another request that asked for the same has committed it, and the
+    /// bytes are those of a version, or has undone it.
+    async fn take_back(&self, one: &Prepared, on_failure: OnFailure) {
+        match self.catalog.intents_of(one.lease).await {
+            Ok(rows) if rows.iter().any(|row| row.intent.id == one.intent.id) => {
+                undo(&self.catalog, one, on_failure).await;
+            }
+            Ok(_) => {}
+            Err(error) => {
+                let version = one.intent.version.0;
+                tracing::warn!(version, %error, "cannot undo a publication yet");
+            }
+        }
     }
 
     /// Tells which of the versions have nothing left to read: no document describes them, nor do they describe anything. Of two that are
@@ -477,6 +509,8 @@ impl OnFailure {
 
 struct Prepared {
     index: usize,
+    /// The lease under which it is prepared.
+    lease: LeaseId,
     intent: Intent,
     item: Item,
 }

@@ -217,6 +217,7 @@ pub async fn start(config: Config) -> Result<Running> {
         plain,
         traffic: Arc::new(crate::traffic::Traffic::new(&config.transfers)),
         tasks: crate::tasks::Tasks::default(),
+        turns: crate::mounts::Turns::default(),
         background: TaskTracker::new(),
         stopping: CancellationToken::new(),
     });
@@ -263,8 +264,8 @@ fn spawn_background(app: &AppState) {
             Err(error) => tracing::warn!(%error, "cannot remove old rows; will try again"),
         }
     });
-    every(app, METRICS_EVERY, |_| async {
     every(app, UPLOADS_EVERY, |app| async move { app.uploads.forget_lapsed().await });
+    every(app, METRICS_EVERY, |_| async {
         if let Some(metrics) = observe::metrics() {
             metrics.run_upkeep();
         }

@@ -6,5 +6,6 @@ mod content;
 mod damage;
 mod frames;
 mod full;
+mod mounts;
 mod site;
 mod uploads;
