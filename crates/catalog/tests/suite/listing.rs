@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use percale_catalog::*;
 
-use percale_core::access::{Caller, Identity};
+use percale_core::access::{Caller, Identity, Permission};
 
-use crate::site::{Site, kind, path};
+use crate::site::{Site, kind, path, subject};
 
 async fn all(site: &Site, at: &str, recursive: bool, limit: usize) -> Vec<String> {
     let mut options = ListOptions::default();
@@ -185,6 +185,48 @@ async fn names_are_found_by_patterns(site: Site) {
     assert!(refused.is_err(), "what may not be seen is not found");
 }
 
+/// Whoever may read a part of a space learns nothing of the names beside it, neither by what a page has nor by where the next one begins.
+async fn names_beside_a_collection_are_not_told(site: Site) {
+    let beside: Vec<String> = (0..300).map(|n| format!("/lab/other/secret-{n:03}")).collect();
+    site.put_many(&beside).await;
+    let mine = ["a", "secret-000", "secret-150", "z"].map(|name| format!("/lab/mine/{name}"));
+    site.put_many(&mine).await;
+    let bob = Caller::user(Identity::local("bob"));
+    site.catalog.set_grant(&site.admin, &path("/lab/mine"), subject("bob"), Permission::Read).await.unwrap();
+    let find = async |name: &str, limit: usize| {
+        let mut options = FindOptions::new(NamePattern::new(name).unwrap());
+        options.limit = limit;
+        let (mut found, mut places) = (Vec::new(), Vec::new());
+        loop {
+            let page = site.catalog.find(&bob, &path("/lab/mine"), options.clone()).await.unwrap();
+            found.extend(page.items.iter().map(|item| item.path.to_string()));
+            options.after = page.next;
+            match &options.after {
+                Some(after) => places.push(after.split_once('/').unwrap().1.to_owned()),
+                None => return (found, places),
+            }
+        }
+    };
+    let all = ["a", "secret-000", "secret-150", "z"];
+    assert_eq!(find("*", 1).await, (mine.to_vec(), all.map(str::to_owned).to_vec()));
+    assert_eq!(find("*", 2).await, (mine.to_vec(), vec!["secret-000".to_owned(), "z".into()]));
+    assert_eq!(find("*", 5).await, (mine.to_vec(), Vec::new()));
+    assert_eq!(find("secret-1*", 10).await, (vec![mine[2].clone()], Vec::new()));
+    assert_eq!(find("secret-2*", 1).await, (Vec::new(), Vec::new()));
+}
+
+async fn what_a_rename_left_without_a_path_is_not_found(site: Site) {
+    let long = |letter: &str| letter.repeat(250);
+    let deep: String = (0..15).map(|_| format!("/{}", long("d"))).collect();
+    site.put(&format!("/lab/x{deep}/{}", long("y")), 1).await;
+    site.put("/lab/y", 1).await;
+    site.rename("/lab/x", &format!("/lab/{}", long("x")), false).await.unwrap();
+    let options = FindOptions::new(NamePattern::new("y*").unwrap());
+    let page = site.catalog.find(&site.admin, &path("/lab"), options).await.unwrap();
+    let found: Vec<String> = page.items.iter().map(|item| item.path.to_string()).collect();
+    assert_eq!(found, ["/lab/y"]);
+}
+
 /// A collection of many entries: `PERCALE_MANY_ENTRIES` (1 000 000 in the long run), 100 000 by default.
 async fn a_page_at_the_end_of_a_huge_collection_is_fast(site: Site) {
     let many = percale_testkit::faults::rounds("PERCALE_MANY_ENTRIES", 100_000) as usize;
@@ -213,5 +255,7 @@ on_both!(
     a_tree_is_listed_depth_first_in_pages_of_any_size,
     a_listing_goes_on_where_things_were_removed,
     replicas_come_along_if_asked_for,
+    names_beside_a_collection_are_not_told,
+    what_a_rename_left_without_a_path_is_not_found,
     a_page_at_the_end_of_a_huge_collection_is_fast,
 );
