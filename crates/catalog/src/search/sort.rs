@@ -46,6 +46,13 @@ impl Catalog {
         let most = if matches!(sort.field, Field::Attribute(_)) { FEW } else { MANY };
         let plan = Plan { caller: caller.clone(), condition: condition.clone(), fields, most };
         let (parts, homes) = self.ask(plan).await?;
+        let in_time = || match Instant::now() < until {
+            true => Ok(()),
+            false => Err(Error::invalid(format!(
+                "there is more to sort than can be looked at within {} s; search for less, or do not sort",
+                PATIENCE.as_secs()
+            ))),
+        };
         let mut first: Vec<Candidate> = Vec::new();
         let keep = |first: &mut Vec<Candidate>| {
             first.sort_unstable_by(|one, other| one.compare(other, sort.is_descending));
@@ -67,6 +74,7 @@ impl Catalog {
                     is_descending: sort.is_descending,
                     limit,
                 };
+                in_time()?;
                 match self.ask(walk).await? {
                     Walked::Found(found) => {
                         first.extend(found);
@@ -80,13 +88,7 @@ impl Catalog {
                 }
             }
             for part in left {
-                if Instant::now() >= until {
-                    let why = format!(
-                        "there is more to sort than can be looked at within {} s; search for less, or do not sort",
-                        PATIENCE.as_secs()
-                    );
-                    return Err(Error::invalid(why));
-                }
+                in_time()?;
                 let (caller, condition) = (caller.clone(), condition.clone());
                 let (sort, part) = (sort.clone(), part.clone());
                 first.extend(self.ask(First { caller, condition, sort, part, limit }).await?);
@@ -230,7 +232,10 @@ impl Builder<'_> {
                          WHERE a.sp = e.sp AND a.entry = e.id AND a.name = {name})"
                     )
                 };
-                (of("number"), of("word"))
+                let (number, word) = (of("number"), of("word"));
+                // A text counts only where there is no number, as along the index.
+                let word = format!("CASE WHEN {number} IS NULL THEN {word} END");
+                (number, word)
             }
             Field::Builtin(Builtin::Name) => (no_number, "lower(e.name)".to_owned()),
             Field::Builtin(Builtin::Size) => ("e.size".to_owned(), no_word),

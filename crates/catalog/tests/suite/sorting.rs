@@ -110,6 +110,26 @@ async fn the_first_of_many_come_in_an_order(site: Site) {
     }
 }
 
+/// Of those that have the same number those that were made first come first, whatever texts they have besides.
+async fn texts_beside_numbers_do_not_count(site: Site) {
+    site.put_many(&["0", "1", "2", "3"].map(|at| format!("/lab/{at}"))).await;
+    for (at, letter) in [("0", "z"), ("1", "a"), ("2", "m")] {
+        let code = [AttributeValue::Integer(7), text(letter)];
+        say(&site, &format!("/lab/{at}"), &[("code", &code)]).await.unwrap();
+    }
+    say(&site, "/lab/3", &[("code", &[text("b")])]).await.unwrap();
+    for (is_descending, expected) in [(false, ["0", "1", "2", "3"]), (true, ["2", "1", "0", "3"])] {
+        for limit in [1, 2, 10] {
+            let mut options = SearchOptions::new(is("code", Test::Exists));
+            options.sort = Some(Sort { field: Field::Attribute(name("code")), is_descending });
+            options.limit = limit;
+            let found = site.catalog.search(&site.admin, options).await.unwrap().page.items;
+            let found: Vec<&str> = found.iter().map(|one| one.path.name().unwrap()).collect();
+            assert_eq!(found, expected[..limit.min(4)], "{is_descending}, {limit}");
+        }
+    }
+}
+
 /// So many that a filter leads to are sorted by themselves, where those that come first of all are others.
 async fn what_a_filter_leads_to_is_sorted_by_itself(site: Site) {
     const ALL: i64 = 21_000;
@@ -146,5 +166,6 @@ async fn what_a_filter_leads_to_is_sorted_by_itself(site: Site) {
 on_both! {
     what_is_found_comes_in_an_order,
     the_first_of_many_come_in_an_order,
+    texts_beside_numbers_do_not_count,
     what_a_filter_leads_to_is_sorted_by_itself,
 }
