@@ -163,6 +163,11 @@ fn compared(value: &AttributeValue) -> (i64, Option<i64>, Option<String>) {
     }
 }
 
+/// Returns the number of the type of a value.
+pub(crate) fn kind_of(value: &AttributeValue) -> i64 {
+    compared(value).0
+}
+
 pub(crate) fn decode_value(kind: i64, text: String) -> Option<AttributeValue> {
     Some(match kind {
         kind::INTEGER => AttributeValue::Integer(text.parse().ok()?),

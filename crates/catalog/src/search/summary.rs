@@ -19,7 +19,7 @@ use crate::engine::{Query, Sql, Tx, Value};
 use crate::error::{Error, Result};
 use crate::model::{EntryKind, Facet, MAX_FACETS, Summary, SummaryOptions};
 use crate::rows::attribute::{decode_value, kind};
-use crate::rows::{entry, tally};
+use crate::rows::{attribute, entry, tally};
 
 /// Different values of one facet that are counted; those that come later are counted together.
 const MAX_VALUES: usize = 100_000;
@@ -141,7 +141,17 @@ async fn tallied<T: Tx>(tx: &T, space: &Visible, facets: &[Field]) -> Result<Opt
                 let Some(values) = tally::values(tx, space.row.sp, name, MAX_VALUES).await? else {
                     return Ok(None);
                 };
-                values.into_iter().for_each(|(key, count)| counts.add(key, count));
+                let mut of_root = HashSet::new();
+                for row in attribute::named(tx, &[(space.row.sp, 1)], std::slice::from_ref(name)).await? {
+                    of_root.insert((attribute::kind_of(&row.value), row.value.to_string()));
+                }
+                for (key, count) in values {
+                    // The root is none of the entries that are found, and its values are counted with theirs.
+                    let count = count.saturating_sub(u64::from(of_root.contains(&key)));
+                    if count > 0 {
+                        counts.add(key, count);
+                    }
+                }
             }
             Field::Builtin(Builtin::Type) => {
                 for (kind, count) in &entries {

@@ -151,6 +151,22 @@ async fn what_is_kept_counted_is_what_is_there(site: Site) {
     site.assert_sound().await;
 }
 
+/// What is said of the root of a space is no value of an entry that is found.
+async fn the_root_of_a_space_is_not_counted(site: Site) {
+    site.put("/lab/x", 1).await;
+    let of_entry = [text("MODIS")];
+    say(&site, "/lab/x", &[("instrument", &of_entry), ("level", &[AttributeValue::Integer(1)])])
+        .await
+        .unwrap();
+    let of_root = ["MODIS", "MODIS", "VIIRS"].map(text);
+    say(&site, "/lab", &[("instrument", &of_root), ("level", &[text("1")])]).await.unwrap();
+    let facets = [Field::Attribute(name("instrument")), Field::Attribute(name("level"))];
+    let all = summary(&site, &site.admin, Condition::All(Vec::new()), &facets).await;
+    assert_eq!(all, (1, vec!["MODIS 1".into(), "1 1".into()]));
+    let below = builtin(Builtin::Type, Test::Has(Literal::text("object")));
+    assert_eq!(summary(&site, &site.admin, below, &facets).await, all);
+}
+
 async fn values_of_another_type_are_counted_for_who_may_read_them_all(site: Site) {
     for (n, value) in [(0, AttributeValue::Integer(1)), (1, text("high")), (2, text("low"))] {
         site.put(&format!("/lab/{n}"), n).await;
@@ -175,5 +191,6 @@ async fn values_of_another_type_are_counted_for_who_may_read_them_all(site: Site
 on_both! {
     what_is_found_is_counted_by_its_values,
     what_is_kept_counted_is_what_is_there,
+    the_root_of_a_space_is_not_counted,
     values_of_another_type_are_counted_for_who_may_read_them_all,
 }
