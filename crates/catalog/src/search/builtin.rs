@@ -2,17 +2,21 @@
 
 use globset::GlobBuilder;
 use percale_core::digest::Algorithm;
-use percale_core::query::{Builtin, Comparison, Literal, Test};
+use percale_core::query::{Builtin, Comparison, Literal, Test, like_of_glob};
 
 use super::micros;
-use super::sql::{Builder, FALSE, TRUE, escaped, exists, like};
+use super::sql::{Builder, FALSE, TRUE, escaped, exists, fold_name};
 use crate::error::{Error, Result};
+
+/// What stands behind the last dot of a name: what is left when no character but those is taken from the end.
+pub(super) const EXT: &str = "CASE WHEN e.name LIKE '%.%' THEN \
+     lower(substr(e.name, length(rtrim(e.name, replace(e.name, '.', ''))) + 1)) ELSE '' END";
 
 impl Builder<'_> {
     /// Tests a field that every entry has.
     pub(super) fn builtin(&mut self, builtin: Builtin, test: &Test) -> Result<String> {
         match builtin {
-            Builtin::Name => self.text("lower(e.name)", test),
+            Builtin::Name => self.name(test),
             Builtin::Ext => self.ext(test),
             Builtin::Type => match word(builtin, test)?.as_str() {
                 "object" | "file" => Ok("e.kind = 2".into()),
@@ -50,18 +54,22 @@ impl Builder<'_> {
         }
     }
 
-    fn text(&mut self, column: &str, test: &Test) -> Result<String> {
+    fn name(&mut self, test: &Test) -> Result<String> {
+        const NAME: &str = "lower(e.name)";
         match test {
             Test::Exists => Ok(TRUE.into()),
             Test::Compare(comparison, value) => {
-                Ok(format!("{column} {} {}", comparison.sign(), self.param(value.text.to_lowercase())))
+                Ok(format!("{NAME} {} {}", comparison.sign(), self.param(fold_name(&value.text))))
             }
-            Test::Has(value) => Ok(format!("{column} = {}", self.param(value.text.to_lowercase()))),
-            Test::Matches(pattern) => Ok(format!("{column} LIKE {} ESCAPE '\\'", self.param(like(pattern)))),
-            Test::Regex(pattern) => Ok(self.regex(column, pattern)),
+            Test::Has(value) => Ok(format!("{NAME} = {}", self.param(fold_name(&value.text)))),
+            Test::Matches(pattern) => {
+                let pattern = self.param(like_of_glob(&fold_name(pattern)));
+                Ok(format!("{NAME} LIKE {pattern} ESCAPE '\\'"))
+            }
+            Test::Regex(pattern) => Ok(self.regex(NAME, pattern)),
             Test::Between(low, high) => {
-                let text = |value: &Option<Literal>| value.as_ref().map(|value| value.text.to_lowercase());
-                Ok(self.range(column, text(low), text(high)))
+                let text = |value: &Option<Literal>| value.as_ref().map(|value| fold_name(&value.text));
+                Ok(self.range(NAME, text(low), text(high)))
             }
         }
     }
@@ -70,12 +78,20 @@ impl Builder<'_> {
         let pattern = match test {
             Test::Exists => "%.%".to_owned(),
             Test::Compare(Comparison::Equal, value) | Test::Has(value) => {
-                format!("%.{}", escaped(&value.text.trim_start_matches('.').to_lowercase()))
+                format!("%.{}", escaped(&fold_name(value.text.trim_start_matches('.'))))
             }
-            Test::Matches(pattern) => format!("%.{}", like(pattern)),
+            Test::Matches(pattern) => format!("%.{}", like_of_glob(&fold_name(pattern))),
             _ => return Err(Error::invalid("'ext' is compared with ':' or '=', as in ext:nc")),
         };
-        Ok(format!("lower(e.name) LIKE {} ESCAPE '\\'", self.param(pattern)))
+        let ends_so = format!("lower(e.name) LIKE {} ESCAPE '\\'", self.param(pattern));
+        match test {
+            // One that has a dot itself is of several endings, such as tar.*
+            Test::Matches(pattern) if !pattern.contains('.') => {
+                let pattern = self.param(like_of_glob(&fold_name(pattern)));
+                Ok(format!("({ends_so} AND {EXT} LIKE {pattern} ESCAPE '\\')"))
+            }
+            _ => Ok(ends_so),
+        }
     }
 
     fn number(&mut self, column: &str, hint: &str, test: &Test) -> Result<String> {

@@ -297,6 +297,11 @@ pub(super) fn escaped(text: &str) -> String {
     pattern
 }
 
+/// Returns a name as `lower` makes it on both engines, which know no letters but A to Z.
+pub(super) fn fold_name(name: &str) -> String {
+    name.to_ascii_lowercase()
+}
+
 /// Writes a pattern with `*` and `?` for LIKE, in the small letters in which texts are kept.
 pub(super) fn like(pattern: &str) -> String {
     like_of_glob(&pattern.to_lowercase())
@@ -452,9 +457,9 @@ impl<'b> Builder<'b> {
             // What is not known is not so either.
             Condition::Not(part) => Ok(format!("({}) IS NOT TRUE", self.condition(part)?)),
             Condition::Text(text) => {
-                let pattern = format!("%{}%", escaped(&text.to_lowercase()));
-                let pattern = self.param(pattern);
-                let in_name = format!("lower(e.name) LIKE {pattern} ESCAPE '\\'");
+                let within = |text: String| format!("%{}%", escaped(&text));
+                let in_name =
+                    format!("lower(e.name) LIKE {} ESCAPE '\\'", self.param(within(fold_name(text))));
                 let in_texts = match (&self.in_window, self.texts.with(text)) {
                     (Some(_), Some([])) => return Ok(in_name),
                     (Some(in_window), Some(found)) => {
@@ -468,6 +473,7 @@ impl<'b> Builder<'b> {
                         )
                     }
                     _ => {
+                        let pattern = self.param(within(text.to_lowercase()));
                         let is_of = &self.is_of;
                         exists(&format!(
                             "attribute a{BY_ENTRY} WHERE {is_of} AND a.word LIKE {pattern} ESCAPE '\\'"

@@ -11,6 +11,7 @@ use percale_core::access::Caller;
 use percale_core::ids::SpaceId;
 use percale_core::query::{Builtin, Condition, Field};
 
+use super::builtin::EXT;
 use super::parts::{Part, Plan};
 use super::sql::{BY_ENTRY, Builder, Members, both, split};
 use super::{FEW, Searched, Visible, all_holders, visible};
@@ -308,14 +309,7 @@ impl Builder<'_> {
                 (text, cases, replicas.to_owned())
             }
             Field::Builtin(State) => (text, "r.state".to_owned(), replicas.to_owned()),
-            Field::Builtin(Ext) => {
-                // All behind the last dot: what is left when no character but those is taken from the end.
-                let before = "length(rtrim(e.name, replace(e.name, '.', '')))";
-                let ext = format!(
-                    "CASE WHEN e.name LIKE '%.%' THEN lower(substr(e.name, {before} + 1)) ELSE '' END"
-                );
-                (text, ext, entries)
-            }
+            Field::Builtin(Ext) => (text, EXT.to_owned(), entries),
             Field::Builtin(Builtin::Space) => {
                 let name = self.space.as_str();
                 (text, self.param(name), entries)

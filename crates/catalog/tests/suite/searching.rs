@@ -539,6 +539,57 @@ async fn nobody_finds_what_is_not_theirs(site: Site) {
     assert_eq!(search_as(&site, &bob, everything(), 10).await.unwrap(), Vec::<String>::new());
 }
 
+/// A name is found as it is written; of its letters, A to Z are found in any case.
+async fn names_of_any_letters_are_found(site: Site) {
+    for at in ["/lab/Ähre.NC", "/lab/ähre.nc", "/lab/ΣΑΣ.txt", "/lab/x.İ"] {
+        site.put(at, 1).await;
+    }
+    site.put("/lab/title", 1).await;
+    say(&site, "/lab/title", &[("title", &[text("Die ÄHREN")])]).await.unwrap();
+    let has = |word: &str| Test::Has(literal(word));
+    let by_name = |test| builtin(Builtin::Name, test);
+    let same = |word: &str| Test::Compare(Comparison::Equal, literal(word));
+    for (condition, expected) in [
+        (by_name(has("Ähre.nc")), &["/lab/Ähre.NC"][..]),
+        (by_name(same("ÄHRE.NC")), &["/lab/Ähre.NC"]),
+        (by_name(has("ähre.nc")), &["/lab/ähre.nc"]),
+        (by_name(Test::Matches("Ä*".into())), &["/lab/Ähre.NC"]),
+        (by_name(Test::Between(Some(literal("Ähre.nc")), Some(literal("Ähre.nc")))), &["/lab/Ähre.NC"]),
+        (by_name(regex("^Ähre")), &["/lab/Ähre.NC", "/lab/ähre.nc"]),
+        (by_name(regex("^ΣΑΣ")), &["/lab/ΣΑΣ.txt"]),
+        (by_name(regex("x[.]İ$")), &["/lab/x.İ"]),
+        (builtin(Builtin::Path, regex("lab/ΣΑΣ")), &["/lab/ΣΑΣ.txt"]),
+        (builtin(Builtin::Ext, has("İ")), &["/lab/x.İ"]),
+        (builtin(Builtin::Ext, Test::Matches("İ*".into())), &["/lab/x.İ"]),
+        (Condition::Text("Ähre".into()), &["/lab/title", "/lab/Ähre.NC"]),
+        (Condition::Text("ähren".into()), &["/lab/title"]),
+        (Condition::Text("ΣΑΣ".into()), &["/lab/ΣΑΣ.txt"]),
+    ] {
+        assert_eq!(search(&site, condition.clone()).await, expected, "{condition:?}");
+        assert_eq!(search_rare(&site, condition.clone()).await, expected, "{condition:?}");
+    }
+}
+
+async fn an_ending_is_what_is_behind_the_last_dot(site: Site) {
+    for at in ["data.nc.gz", "data.nc", "data.nc4", "data.", "nc", ".nc", "x.tar.gz", "a.b.NCX"] {
+        site.put(&format!("/lab/{at}"), 1).await;
+    }
+    let matches = |pattern: &str| Test::Matches(pattern.into());
+    for (test, expected) in [
+        (matches("n*"), &[".nc", "a.b.NCX", "data.nc", "data.nc4"][..]),
+        (matches("?c"), &[".nc", "data.nc"]),
+        (matches("*z"), &["data.nc.gz", "x.tar.gz"]),
+        (matches("*"), &[".nc", "a.b.NCX", "data.", "data.nc", "data.nc.gz", "data.nc4", "x.tar.gz"]),
+        (matches("tar.*"), &["x.tar.gz"]),
+        (Test::Has(literal("nc")), &[".nc", "data.nc"]),
+        (Test::Has(literal("tar.gz")), &["x.tar.gz"]),
+        (Test::Exists, &[".nc", "a.b.NCX", "data.", "data.nc", "data.nc.gz", "data.nc4", "x.tar.gz"]),
+    ] {
+        let expected: Vec<String> = expected.iter().map(|at| format!("/lab/{at}")).collect();
+        assert_eq!(search(&site, builtin(Builtin::Ext, test.clone())).await, expected, "{test:?}");
+    }
+}
+
 async fn entries_of_one_value_come_in_pages_of_any_size(site: Site) {
     for n in 0..20_i64 {
         site.put(&format!("/lab/{n:02}"), 1).await;
@@ -648,4 +699,6 @@ on_both! {
     nobody_finds_what_is_not_theirs,
     entries_of_one_value_come_in_pages_of_any_size,
     what_is_asked_for_is_told_of_each,
+    names_of_any_letters_are_found,
+    an_ending_is_what_is_behind_the_last_dot,
 }

@@ -23,7 +23,8 @@ const MAX_COMPILED: usize = 1 << 20;
 /// Most repetitions that PostgreSQL counts: DUPMAX in its `regex/regex.h`.
 const MAX_REPEATED: u32 = 255;
 
-/// A regular expression, looked for anywhere in a text and in any case: it is matched with texts that are in small letters.
+/// A regular expression, looked for anywhere in a text and in any case: it is matched with texts that are in small letters, or of which A to Z
+/// are.
 #[derive(Clone)]
 pub struct TextPattern {
     written: String,
@@ -129,7 +130,7 @@ fn reason(error: &regex_syntax::Error) -> String {
 fn write(portable: &mut String, hir: &Hir) -> Outcome<()> {
     match hir.kind() {
         HirKind::Empty => portable.push_str("(?:)"),
-        HirKind::Literal(literal) => small(&literal.0)?.chars().for_each(|char| write_char(portable, char)),
+        HirKind::Literal(literal) => text(&literal.0)?.chars().for_each(|char| write_letter(portable, char)),
         HirKind::Class(Class::Unicode(class)) => write_class(portable, class),
         HirKind::Class(Class::Bytes(class)) => match class.to_unicode_class() {
             Some(class) => write_class(portable, &class),
@@ -188,10 +189,10 @@ fn group(portable: &mut String, hir: &Hir) -> Outcome<()> {
     Ok(())
 }
 
-/// Returns a literal in small letters.
-fn small(literal: &[u8]) -> Outcome<String> {
+/// Returns a literal as text.
+fn text(literal: &[u8]) -> Outcome<&str> {
     match std::str::from_utf8(literal) {
-        Ok(text) if !text.contains('\0') => Ok(text.to_lowercase()),
+        Ok(text) if !text.contains('\0') => Ok(text),
         Ok(_) => wrong("texts have no zero byte"),
         Err(_) => wrong("texts have characters, and not single bytes"),
     }
@@ -220,6 +221,18 @@ fn write_char(portable: &mut String, char: char) {
     }
 }
 
+/// Writes a letter, and what it is in small letters if that is more than one, as of the I with a dot.
+fn write_letter(portable: &mut String, char: char) {
+    if char.to_lowercase().eq([char]) {
+        return write_char(portable, char);
+    }
+    portable.push_str("(?:");
+    char.to_lowercase().for_each(|small| write_char(portable, small));
+    portable.push('|');
+    write_char(portable, char);
+    portable.push(')');
+}
+
 fn write_escape(portable: &mut String, char: char) {
     let code = u32::from(char);
     // Writing to a text cannot fail.
@@ -227,19 +240,18 @@ fn write_escape(portable: &mut String, char: char) {
         if code <= 0xffff { write!(portable, "\\u{code:04x}") } else { write!(portable, "\\U{code:08x}") };
 }
 
-/// Writes a class; PostgreSQL's texts have no zero character.
+/// Writes a class; PostgreSQL's texts have no zero character. Of a letter from A to Z the small one is enough: that is so in names, too, where
+/// the databases leave the capitals of all other letters.
 fn write_class(portable: &mut String, class: &ClassUnicode) {
-    let letters = letters(class);
-    if let Some([letter]) = letters.as_deref() {
+    if let Some([letter]) = letters(class).as_deref()
+        && letter.is_ascii()
+    {
         return write_char(portable, *letter);
     }
-    let ranges: Vec<(char, char)> = match letters {
-        Some(letters) => letters.into_iter().map(|letter| (letter, letter)).collect(),
-        None => class.iter().map(|range| (range.start().max('\u{1}'), range.end())).collect(),
-    };
+    let ranges = class.iter().map(|range| (range.start().max('\u{1}'), range.end()));
     let before = portable.len();
     portable.push('[');
-    for (start, end) in ranges.into_iter().filter(|(start, end)| start <= end) {
+    for (start, end) in ranges.filter(|(start, end)| start <= end) {
         write_escape(portable, start);
         if start < end {
             portable.push('-');
@@ -257,8 +269,8 @@ fn write_class(portable: &mut String, class: &ClassUnicode) {
 fn gather(hir: &Hir, pieces: &mut Vec<String>) {
     match hir.kind() {
         HirKind::Literal(literal) => {
-            if let (Some(last), Ok(text)) = (pieces.last_mut(), small(&literal.0)) {
-                last.push_str(&text);
+            if let (Some(last), Ok(text)) = (pieces.last_mut(), text(&literal.0)) {
+                last.push_str(&text.to_lowercase());
             }
         }
         HirKind::Class(Class::Unicode(class)) if let Some([letter]) = letters(class).as_deref() => {
@@ -335,7 +347,7 @@ mod tests {
             r"^sea(?:[\u0001-\u0009\u000b-\U0010ffff])?(?:ice|\u005f)$"
         );
         assert_eq!(pattern("(ab){2,}|c").portable(), r"(?:(?:ab)){2,}|c");
-        assert_eq!(pattern(r"\[b\]é$").portable(), r"\u005bb\u005d\u00e9$");
+        assert_eq!(pattern(r"\[b\]é$").portable(), r"\u005bb\u005d[\u00c9\u00e9]$");
     }
 
     #[test]
