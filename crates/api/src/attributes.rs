@@ -132,11 +132,13 @@ pub struct SearchPlan {
 pub struct PlannedSpace {
     /// Its name.
     pub space: String,
-    /// The test that leads through an index to all that can be found. Absent if all entries are gone through.
+    /// The test that leads through an index to all that can be found. Absent if all entries are gone through, and if not all of the space
+    /// may be read and which test it is depends on the rest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by: Option<String>,
-    /// How many entries are looked at, more or less.
-    pub looked_at: u64,
+    /// How many entries are looked at. Absent if not all of the space may be read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub looked_at: Option<u64>,
 }
 
 /// How many entries a search finds, and which values they have.

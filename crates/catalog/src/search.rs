@@ -144,10 +144,9 @@ impl Query for Search {
             let driver = match lead {
                 Lead::By(driver) => Some(driver),
                 Lead::None { .. } => None,
-                Lead::Open(most) => match &filters.drivers()[..] {
-                    // There is nothing to choose, and nothing is gathered.
-                    [only] if filters.equal(*only).is_some() => Some(*only),
-                    _ => match searched.driver(tx, most).await? {
+                Lead::Open(most) => match filters.chosen() {
+                    Some(only) => Some(only),
+                    None => match searched.driver(tx, most).await? {
                         Some((driver, _)) => Some(driver),
                         None => filters.ordered(),
                     },

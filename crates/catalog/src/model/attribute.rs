@@ -162,10 +162,11 @@ pub struct Mismatch {
 pub struct PlannedSpace {
     /// The space.
     pub space: SpaceName,
-    /// The test that leads through an index to all that can be found; nothing if all entries of the space are gone through.
+    /// The test that leads through an index to all that can be found; nothing if all entries of the space are gone through, or if which one it
+    /// is depends on what the caller may not read.
     pub led_by: Option<Condition>,
-    /// How many entries are looked at: those that it leads to, or about all that there are.
-    pub looked_at: u64,
+    /// How many entries are looked at: those that it leads to, or all that there are. Nothing where the caller may not read all of the space.
+    pub looked_at: Option<u64>,
 }
 
 /// What to count.

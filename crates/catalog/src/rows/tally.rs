@@ -22,6 +22,11 @@ static ENTRIES: Sql = Sql::each(
     "SELECT kind, COUNT(*) FROM entry WHERE sp = $1 AND id > 1 GROUP BY kind",
     "SELECT type, CAST(SUM(n) AS bigint) FROM tally WHERE sp = $1 AND name = '' GROUP BY type HAVING SUM(n) > 0",
 );
+/// Likewise, but up to a number.
+static AT_MOST: Sql = Sql::each(
+    "SELECT COUNT(*) FROM (SELECT id FROM entry WHERE sp = $1 AND id > 1 LIMIT $2)",
+    "SELECT LEAST(CAST(COALESCE(SUM(n), 0) AS bigint), $2) FROM tally WHERE sp = $1 AND name = ''",
+);
 static REMOVE_OF_SPACE: Sql = Sql::both("DELETE FROM tally WHERE sp = $1");
 
 /// Returns each value that an attribute has in a space, by the number of its type and its text, and how many entries have it; nothing if not
@@ -59,6 +64,16 @@ pub(crate) async fn at_least<T: Tx>(tx: &T, sp: i64, name: &AttributeName, value
 pub(crate) async fn entries<T: Tx>(tx: &T, sp: i64) -> Result<Vec<(i64, u64)>> {
     let rows = tx.query(&ENTRIES, row![sp]).await?;
     rows.into_iter().map(|mut row| Ok((row.int()?, row.number()?))).collect()
+}
+
+/// Returns how many entries are in a space, without its root.
+pub(crate) async fn all<T: Tx>(tx: &T, sp: i64) -> Result<u64> {
+    Ok(entries(tx, sp).await?.iter().map(|(_, count)| count).sum())
+}
+
+/// Returns how many entries are in a space, or `most` if they are more.
+pub(crate) async fn at_most<T: Tx>(tx: &T, sp: i64, most: usize) -> Result<u64> {
+    tx.query(&AT_MOST, row![sp, most]).await?.first_mut().map_or(Ok(0), |row| row.number())
 }
 
 /// Forgets a space, whose entries and attributes are gone.

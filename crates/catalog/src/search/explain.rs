@@ -3,14 +3,14 @@
 use percale_core::access::Caller;
 use percale_core::query::Condition;
 
-use super::sql::split;
+use super::sql::{Filters, Holders, split};
 use super::texts::Texts;
-use super::{FEW, Searched, check_names, holders, visible};
+use super::{FEW, Searched, Visible, check_names, holders, visible};
 use crate::catalog::Catalog;
 use crate::engine::{Query, Tx};
 use crate::error::Result;
 use crate::model::PlannedSpace;
-use crate::rows::follow;
+use crate::rows::tally;
 
 /// Most entries that are counted.
 const MOST: usize = 1_000_000;
@@ -42,24 +42,43 @@ impl Query for Explain {
         let holders = holders(tx, &filters).await?;
         let mut planned = Vec::new();
         for space in spaces.iter().filter(|space| filters.may_hold_in(&space.row.space.name)) {
-            let texts = Texts::find(tx, space.row.sp, &filters, false).await?;
-            let searched = Searched::new(caller, space, &filters, (&holders, &texts), 1);
-            let led = match searched.driver(tx, FEW).await? {
-                Some(led) => Some(led),
-                None => match filters.ordered() {
-                    Some(at) => Some((at, searched.count(tx, at, MOST).await?)),
-                    None => None,
-                },
+            let (led, looked_at) = match space.is_whole {
+                true => self.counted(tx, space, &filters, &holders).await?,
+                // By nothing that depends on what the caller may not read.
+                false => (filters.chosen(), None),
             };
-            // Ids are given one after the other, from that of the root on.
-            let all = follow::next_id(tx, space.row.sp).await?.saturating_sub(1);
             planned.push(PlannedSpace {
                 space: space.row.space.name.clone(),
-                led_by: led.and_then(|(at, _)| filters.get(at).cloned()),
-                looked_at: led.map_or(all, |(_, count)| count as u64),
+                led_by: led.and_then(|at| filters.get(at).cloned()),
+                looked_at,
             });
         }
         planned.sort_by(|one, other| one.space.cmp(&other.space));
         Ok(planned)
+    }
+}
+
+impl Explain {
+    /// Returns the filter that leads to the fewest entries of a space, and to how many.
+    async fn counted<T: Tx>(
+        &self,
+        tx: &T,
+        space: &Visible,
+        filters: &Filters,
+        holders: &Holders,
+    ) -> Result<(Option<usize>, Option<u64>)> {
+        let texts = Texts::find(tx, space.row.sp, filters, false).await?;
+        let searched = Searched::new(&self.caller, space, filters, (holders, &texts), 1);
+        let led = match searched.driver(tx, FEW).await? {
+            Some(led) => Some(led),
+            None => match filters.ordered() {
+                Some(at) => Some((at, searched.count(tx, at, MOST).await?)),
+                None => None,
+            },
+        };
+        Ok(match led {
+            Some((at, count)) => (Some(at), Some(count as u64)),
+            None => (None, Some(tally::all(tx, space.row.sp).await?)),
+        })
     }
 }

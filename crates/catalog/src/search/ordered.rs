@@ -46,7 +46,15 @@ impl Filters {
         }
     }
 
-    /// Returns the first of these filters.
+    /// Returns the filter that leads if there is nothing to choose, and nothing is gathered.
+    pub fn chosen(&self) -> Option<usize> {
+        match self.drivers()[..] {
+            [only] if self.equal(only).is_some() => Some(only),
+            _ => None,
+        }
+    }
+
+    /// Returns the first of the filters that ask for one value.
     pub fn ordered(&self) -> Option<usize> {
         self.drivers().into_iter().find(|at| self.equal(*at).is_some())
     }

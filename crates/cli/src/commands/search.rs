@@ -224,8 +224,11 @@ async fn explain(query: &str, context: &Context) -> Result {
         context.output.line(format!("CQL2: {}", plan.filter))?;
     }
     let rows = plan.spaces.into_iter().map(|space| {
-        let by = space.by.unwrap_or_else(|| "(all entries)".to_owned());
-        vec![space.space, by, space.looked_at.to_string()]
+        // What depends on entries that one may not read is not said.
+        let otherwise = if space.looked_at.is_some() { "(all entries)" } else { "-" };
+        let by = space.by.unwrap_or_else(|| otherwise.to_owned());
+        let looked_at = space.looked_at.map_or_else(|| "-".to_owned(), |count| count.to_string());
+        vec![space.space, by, looked_at]
     });
     context.output.line(context.output.table(&["space", "looked for by", "entries#"], rows.collect()))
 }
