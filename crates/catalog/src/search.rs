@@ -52,8 +52,8 @@ const SAMPLE: u64 = 2000;
 const RARE: usize = 100;
 /// How many entries an attribute may lead to at most, so that these are looked at instead.
 const FEW: usize = 5000;
-/// And which part of a space that may be at most.
-const SHARE: usize = 4;
+/// And which part of the entries of a space that may be at most.
+const SHARE: usize = 2;
 /// How many it may be where few were found in as much time as a page has: they are gathered anew for each page.
 const MANY: usize = 200_000;
 /// So few that no other filter is tried, which may look at all values of an attribute.
@@ -459,8 +459,8 @@ impl<'s> Searched<'s> {
         }
         // All that a filter leads to is gathered before the first of it is told; where it is much of everything, those come sooner that
         // are met on the way.
-        let all = follow::next_id(tx, self.space.row.sp).await?;
-        let few = most.min((all as usize / SHARE).max(VERY_FEW));
+        let all = tally::at_most(tx, self.space.row.sp, most * SHARE).await? as usize;
+        let few = most.min((all / SHARE).max(VERY_FEW));
         let mut best: Option<(usize, usize)> = None;
         for at in drivers {
             let most = best.map_or(few, |(count, _)| count);

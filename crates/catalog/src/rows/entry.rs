@@ -149,6 +149,14 @@ static OF_KIND: Sql = Sql::both(concat!(
     " FROM entry e WHERE e.sp = $1 AND e.kind = $2 AND e.id > $3 ORDER BY e.sp, e.id LIMIT $4"
 ));
 
+static NEXT_ID: Sql = Sql::both("SELECT id FROM entry WHERE sp = $1 AND id > $2 ORDER BY id LIMIT 1");
+/// One look into the index for each window.
+static WINDOWS: Sql = Sql::both(
+    "WITH RECURSIVE w(id) AS (SELECT * FROM (SELECT id FROM entry WHERE sp = $1 AND id > 1 ORDER BY id LIMIT 1) AS f \
+     UNION ALL SELECT (SELECT e.id FROM entry e WHERE e.sp = $1 AND e.id >= w.id + $2 ORDER BY e.id LIMIT 1) \
+     FROM w WHERE w.id IS NOT NULL) SELECT id FROM w WHERE id IS NOT NULL",
+);
+
 /// Looked for in the index alone, then fetched: SQLite would fetch each row before it compares the name.
 macro_rules! by_own_name {
     ($condition:literal) => {
@@ -411,6 +419,17 @@ pub(crate) async fn by_own_name<T: Tx>(
 pub(crate) async fn scan<T: Tx>(tx: &T, sp: i64, after: u64, limit: usize) -> Result<Option<u64>> {
     let found = decode_all(tx.query(&SCAN, row![sp, after, limit]).await?)?;
     Ok(found.last().filter(|_| found.len() == limit).map(|last| last.id))
+}
+
+/// Returns the first id of a space behind another one.
+pub(crate) async fn next_id<T: Tx>(tx: &T, sp: i64, after: u64) -> Result<Option<u64>> {
+    tx.query(&NEXT_ID, row![sp, after]).await?.first_mut().map(|row| row.number()).transpose()
+}
+
+/// Returns the first ids of windows, each of them behind the window before, so that all entries of a space but its root are in one and none
+/// is without any.
+pub(crate) async fn windows<T: Tx>(tx: &T, sp: i64, ids: u64) -> Result<Vec<u64>> {
+    tx.query(&WINDOWS, row![sp, ids]).await?.into_iter().map(|mut row| row.number()).collect()
 }
 
 /// Returns collections, objects or links of a space whose ids are greater than `after`, by id.

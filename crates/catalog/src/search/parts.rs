@@ -13,7 +13,7 @@ use super::{FEW, Searched, check_fields, check_names, holders, homes, visible};
 use crate::engine::{Query, Tx};
 use crate::error::Result;
 use crate::model::MAX_LIST;
-use crate::rows::follow;
+use crate::rows::{entry, follow};
 
 /// What is gone through together: the entries of a space with ids in a window, or those that a filter leads to.
 #[derive(Debug, Clone)]
@@ -101,8 +101,9 @@ impl Query for Plan {
             match led {
                 Some(_) => parts.push(part(1, end)),
                 None => {
-                    let windows = (1..end).step_by(WINDOW as usize);
-                    parts.extend(windows.map(|after| part(after, end.min(after + WINDOW))));
+                    let windows = entry::windows(tx, space.row.sp, WINDOW).await?;
+                    let befores = windows.into_iter().filter(|first| *first < end).map(|first| first - 1);
+                    parts.extend(befores.map(|after| part(after, end.min(after + WINDOW))));
                 }
             }
         }

@@ -64,8 +64,13 @@ impl Searched<'_> {
         let sql = builder.next(self.space.row.sp, &members, limit)?;
         let rows = entry::found(tx, &sql, builder.params).await?;
         let is_full = rows.len() == limit;
-        let reached = rows.last().filter(|_| is_full).map_or(window, |last| last.id);
+        let mut reached = rows.last().filter(|_| is_full).map_or(window, |last| last.id);
         let together = reached.saturating_sub(after) as usize * limit / rows.len().max(1);
+        if rows.is_empty() && reached < end {
+            // A space that got another home or was restored goes on billions of ids later, which nobody need go through.
+            let next = entry::next_id(tx, self.space.row.sp, reached).await?;
+            reached = next.map_or(end, |next| end.min(next.saturating_sub(1)));
+        }
         Ok(Looked { rows, after: reached, together, is_last: !is_full && reached >= end })
     }
 }

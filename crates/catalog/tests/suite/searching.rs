@@ -11,7 +11,7 @@ use percale_core::{AttributeValue, ByteCount, Timestamp};
 
 use crate::attributes::{name, say, text};
 use crate::counting::summary;
-use crate::site::{Site, kind, path, subject, user};
+use crate::site::{HOUR, Site, kind, path, subject, user};
 
 /// A literal with all the readings that a word has.
 pub fn literal(word: &str) -> Literal {
@@ -550,6 +550,78 @@ async fn nobody_finds_what_is_not_theirs(site: Site) {
     assert_eq!(search_as(&site, &bob, everything(), 10).await.unwrap(), Vec::<String>::new());
 }
 
+/// A space that got another home, or was restored, goes on with ids far behind those before.
+async fn a_gap_in_the_ids_is_not_gone_through(site: Site) {
+    const GAP: u64 = 1 << 32;
+    let put = async |site: &Site, from: i64, to: i64| {
+        for n in from..to {
+            let at = format!("/lab/{n:02}.nc");
+            site.put(&at, 1).await;
+            say(
+                site,
+                &at,
+                &[("n", &[AttributeValue::Integer(n)]), ("even", &[AttributeValue::Bool(n % 2 == 0)])],
+            )
+            .await
+            .unwrap();
+        }
+    };
+    put(&site, 0, 10).await;
+    let mut site = site;
+    for from in [10, 20] {
+        site.catalog.close().await;
+        site.tamper(&format!("UPDATE space SET next_id = next_id + {GAP}")).await;
+        let catalog = Catalog::open(&site.config).await.unwrap();
+        let lease = catalog.acquire_lease(LeaseKind::Server, "server 1", HOUR, serde_json::json!({ "v": 1 }));
+        let lease = lease.await.unwrap();
+        site = Site { catalog, lease, ..site };
+        put(&site, from, from + 10).await;
+    }
+    assert!(site.stat("/lab/29.nc").await.unwrap().id.0 > 2 * GAP);
+    let all: Vec<String> = (0..30).map(|n| format!("/lab/{n:02}.nc")).collect();
+    let named = || builtin(Builtin::Name, Test::Matches("*.nc".into()));
+    let within = Condition::All(vec![builtin(Builtin::Path, Test::Matches("/lab/*.nc".into())), named()]);
+    let even = Condition::All(vec![named(), not(equal("even", "false"))]);
+    let bob = user("bob");
+    for at in ["/lab/05.nc", "/lab/25.nc"] {
+        site.catalog.set_grant(&site.admin, &path(at), subject("bob"), Permission::Read).await.unwrap();
+    }
+    for (caller, condition, expected) in [
+        (&site.admin, named(), all.clone()),
+        (&site.admin, within, all.clone()),
+        (&site.admin, even, all.iter().step_by(2).cloned().collect()),
+        (&site.admin, Condition::Text("5.nc".into()), vec![all[5].clone(), all[15].clone(), all[25].clone()]),
+        (&bob, named(), vec![all[5].clone(), all[25].clone()]),
+    ] {
+        let mut options = SearchOptions::new(condition.clone());
+        options.patience = std::time::Duration::from_secs(60);
+        for limit in [7, 1000] {
+            (options.limit, options.after) = (limit, None);
+            let mut found = Vec::new();
+            for _ in 0..=expected.len() / limit {
+                let page = site.catalog.search(caller, options.clone()).await.unwrap().page;
+                found.extend(page.items.iter().map(|item| item.path.to_string()));
+                options.after = page.next;
+                if options.after.is_none() {
+                    break;
+                }
+            }
+            found.sort();
+            assert_eq!((found, &options.after), (expected.clone(), &None), "{condition:?}, {limit}");
+        }
+        let facets = [Field::Builtin(Builtin::Ext)];
+        let counted = summary(&site, caller, condition.clone(), &facets).await;
+        assert_eq!(counted, (expected.len() as u64, vec![format!("nc {}", expected.len())]), "{condition:?}");
+        for by in [Field::Builtin(Builtin::Name), Field::Attribute(name("n"))] {
+            let mut options = SearchOptions::new(condition.clone());
+            options.sort = Some(Sort { field: by, is_descending: true });
+            let page = site.catalog.search(caller, options).await.unwrap().page;
+            let found = page.items.iter().rev().map(|item| item.path.to_string());
+            assert!(found.eq(expected.iter().cloned()), "{condition:?}");
+        }
+    }
+}
+
 /// A name is found as it is written; of its letters, A to Z are found in any case.
 async fn names_of_any_letters_are_found(site: Site) {
     for at in ["/lab/Ähre.NC", "/lab/ähre.nc", "/lab/ΣΑΣ.txt", "/lab/x.İ"] {
@@ -711,6 +783,7 @@ on_both! {
     nobody_finds_what_is_not_theirs,
     entries_of_one_value_come_in_pages_of_any_size,
     what_is_asked_for_is_told_of_each,
+    a_gap_in_the_ids_is_not_gone_through,
     names_of_any_letters_are_found,
     an_ending_is_what_is_behind_the_last_dot,
 }
