@@ -19,7 +19,7 @@ mod walk;
 mod windows;
 
 use std::collections::{HashMap, HashSet};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use futures::future::try_join_all;
 use percale_core::access::{Caller, Permission, Subject, decide};
@@ -58,8 +58,6 @@ const SHARE: usize = 2;
 const MANY: usize = 200_000;
 /// So few that no other filter is tried, which may look at all values of an attribute.
 const VERY_FEW: usize = 50;
-/// How long a page is searched for before what was found is answered. Others wait meanwhile for a connection that reads.
-const PATIENCE: Duration = Duration::from_millis(300);
 /// Bytes of attributes after which a page ends.
 const MAX_TOLD: usize = 16 << 20;
 /// Entries whose attributes are looked up together: each may have a mebibyte.
@@ -101,7 +99,7 @@ impl Query for Search {
 
     async fn run<T: Tx>(&self, tx: &T) -> Result<FoundPage> {
         let Self { caller, options } = self;
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + options.patience;
         let limit = options.limit.clamp(1, MAX_LIST);
         let place = match &options.after {
             Some(place) => place.parse()?,
@@ -128,10 +126,15 @@ impl Query for Search {
         let spaces = spaces
             .iter()
             .filter(|space| space.row.space.id >= place.space && filters.may_hold_in(&space.row.space.name));
-        for space in spaces {
+        for (at, space) in spaces.enumerate() {
             let id = space.row.space.id;
             let (after, lead) = match id == place.space {
                 true => (place.after, place.lead),
+            if at > 0 && Instant::now() >= until {
+                let next = Place { space: id, after: 1, lead: Lead::Open(FEW) };
+                let page = Page { items: found, next: Some(next.to_string()), position: None };
+                return Ok(FoundPage { page, homes, mismatches });
+            }
                 false => (1, Lead::Open(FEW)),
             };
             let is_rare = matches!(lead, Lead::Open(MANY) | Lead::None { is_final: true });
@@ -384,7 +387,9 @@ impl<'s> Searched<'s> {
         }
         let mut ahead: Option<Looked> = None;
         loop {
-            if ahead.is_none() && (self.found.len() >= limit || Instant::now() >= until) {
+            // At something it is looked however late it is, or the next page would begin where this one did.
+            let is_over = self.after > self.begin && Instant::now() >= until;
+            if ahead.is_none() && (self.found.len() >= limit || is_over) {
                 return Ok(false);
             }
             let looked = match ahead.take() {

@@ -228,6 +228,9 @@ pub struct SearchOptions {
     pub sort: Option<Sort>,
     /// The attributes that are told of each. Default: none.
     pub attributes: Vec<AttributeName>,
+    /// How long a page is searched for before what was found is answered, if it is in no order: others wait meanwhile for a connection that
+    /// reads. Default 300 ms.
+    pub patience: Duration,
 }
 
 /// An order.
@@ -243,6 +246,7 @@ pub struct Sort {
 impl SearchOptions {
     /// Finds what a condition holds for, from the beginning.
     pub fn new(condition: Condition) -> Self {
-        Self { condition, after: None, limit: 1000, sort: None, attributes: Vec::new() }
+        let patience = Duration::from_millis(300);
+        Self { condition, after: None, limit: 1000, sort: None, attributes: Vec::new(), patience }
     }
 }

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use percale_core::ids::SpaceId;
 
-use super::MANY;
+use super::{FEW, MANY};
 use crate::error::{Error, Result};
 
 /// Where to go on.
@@ -37,7 +37,8 @@ impl fmt::Display for Place {
             Lead::By(driver) => write!(f, "{space}/{after}/{driver}"),
             Lead::None { is_final: false } => write!(f, "{space}/{after}/-"),
             Lead::None { is_final: true } => write!(f, "{space}/{after}/!"),
-            Lead::Open(_) => write!(f, "{space}/{after}/?"),
+            Lead::Open(MANY) => write!(f, "{space}/{after}/?"),
+            Lead::Open(_) => write!(f, "{space}/{after}/."),
         }
     }
 }
@@ -53,6 +54,7 @@ impl FromStr for Place {
                 "-" => Lead::None { is_final: false },
                 "!" => Lead::None { is_final: true },
                 "?" => Lead::Open(MANY),
+                "." => Lead::Open(FEW),
                 driver => Lead::By(driver.parse().ok()?),
             };
             Some(Self { space, after, lead })

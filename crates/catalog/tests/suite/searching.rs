@@ -550,6 +550,41 @@ async fn nobody_finds_what_is_not_theirs(site: Site) {
     assert_eq!(search_as(&site, &bob, everything(), 10).await.unwrap(), Vec::<String>::new());
 }
 
+/// However late it is, a page looks at something, and the next one goes on behind it.
+async fn a_search_without_time_goes_on(site: Site) {
+    add_other(&site).await;
+    let paths: Vec<String> = (0..20).map(|n| format!("/lab/{n:02}")).collect();
+    site.put_many(&paths).await;
+    site.mkdir("/other/x").await;
+    for at in &paths[..10] {
+        say(&site, at, &[("n", &[AttributeValue::Integer(7)]), ("title", &[text("Sea ice")])]).await.unwrap();
+    }
+    let all: Vec<String> = paths.iter().cloned().chain(["/other/x".to_owned()]).collect();
+    for (condition, expected) in [
+        (Condition::All(Vec::new()), &all[..]),
+        (equal("n", "7"), &all[..10]),
+        (compare("n", Comparison::More, "6"), &all[..10]),
+        (is("title", Test::Has(literal("ice"))), &all[..10]),
+        (Condition::Text("ice".into()), &all[..10]),
+        (not(equal("n", "7")), &all[10..]),
+    ] {
+        let mut options = SearchOptions::new(condition.clone());
+        (options.patience, options.limit) = (std::time::Duration::ZERO, 3);
+        let mut found = Vec::new();
+        for _ in 0..20 {
+            let page = site.catalog.search(&site.admin, options.clone()).await.unwrap().page;
+            found.extend(page.items.iter().map(|item| item.path.to_string()));
+            options.after = page.next;
+            if options.after.is_none() {
+                break;
+            }
+        }
+        assert_eq!(options.after, None, "{condition:?}");
+        found.sort();
+        assert_eq!(found, expected, "{condition:?}");
+    }
+}
+
 /// A space that got another home, or was restored, goes on with ids far behind those before.
 async fn a_gap_in_the_ids_is_not_gone_through(site: Site) {
     const GAP: u64 = 1 << 32;
@@ -783,6 +818,7 @@ on_both! {
     nobody_finds_what_is_not_theirs,
     entries_of_one_value_come_in_pages_of_any_size,
     what_is_asked_for_is_told_of_each,
+    a_search_without_time_goes_on,
     a_gap_in_the_ids_is_not_gone_through,
     names_of_any_letters_are_found,
     an_ending_is_what_is_behind_the_last_dot,
