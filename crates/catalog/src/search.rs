@@ -60,8 +60,10 @@ const MANY: usize = 200_000;
 const VERY_FEW: usize = 50;
 /// Bytes of attributes after which a page ends.
 const MAX_TOLD: usize = 16 << 20;
-/// Entries whose attributes are looked up together: each may have a mebibyte.
+/// Entries whose attributes are looked up together, at most.
 const TOLD_TOGETHER: usize = 64;
+/// And at first: each may have 5 MiB, of its header and of people.
+const TOLD_FIRST: usize = 4;
 /// Names of attributes among which one is looked for that is like one that nothing has.
 const MOST_NAMES: usize = 5000;
 
@@ -128,13 +130,13 @@ impl Query for Search {
             .filter(|space| space.row.space.id >= place.space && filters.may_hold_in(&space.row.space.name));
         for (at, space) in spaces.enumerate() {
             let id = space.row.space.id;
-            let (after, lead) = match id == place.space {
-                true => (place.after, place.lead),
             if at > 0 && Instant::now() >= until {
                 let next = Place { space: id, after: 1, lead: Lead::Open(FEW) };
                 let page = Page { items: found, next: Some(next.to_string()), position: None };
                 return Ok(FoundPage { page, homes, mismatches });
             }
+            let (after, lead) = match id == place.space {
+                true => (place.after, place.lead),
                 false => (1, Lead::Open(FEW)),
             };
             let is_rare = matches!(lead, Lead::Open(MANY) | Lead::None { is_final: true });
@@ -539,24 +541,31 @@ impl<'s> Searched<'s> {
             return Ok(true);
         }
         let sp = self.space.row.sp;
-        let mut told = 0;
-        for some in self.found.chunks_mut(TOLD_TOGETHER) {
+        let (mut told, mut together, mut largest) = (0, TOLD_FIRST, 1);
+        while told < self.found.len() {
             if *room == 0 {
                 self.after = if told == 0 { self.begin } else { self.found[told - 1].entry.id.0 };
                 self.found.truncate(told);
                 return Ok(false);
             }
+            let end = self.found.len().min(told + together);
+            let some = &mut self.found[told..end];
             let keys: Vec<(i64, u64)> = some.iter().map(|one| (sp, one.entry.id.0)).collect();
             let mut rows: HashMap<u64, Vec<_>> = HashMap::with_capacity(keys.len());
             for row in attribute::named(tx, &keys, names).await? {
-                *room = room.saturating_sub(row.name.as_str().len() + row.value.size());
                 rows.entry(row.entry).or_default().push(row);
             }
-            told += some.len();
             for one in some {
-                one.attributes = gather(rows.remove(&one.entry.id.0).unwrap_or_default());
+                let rows = rows.remove(&one.entry.id.0).unwrap_or_default();
+                let size = rows.iter().map(|row| row.name.as_str().len() + row.value.size()).sum();
+                *room = room.saturating_sub(size);
+                largest = largest.max(size);
+                one.attributes = gather(rows);
                 one.attributes.sort_by(|one, other| one.name.cmp(&other.name));
             }
+            told = end;
+            // Twice as many each time, as long as they are small.
+            together = (together * 2).min(*room / largest).clamp(1, TOLD_TOGETHER);
         }
         Ok(true)
     }
