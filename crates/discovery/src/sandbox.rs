@@ -3,7 +3,10 @@
 use std::collections::BTreeMap;
 
 use rustix::process::{Resource, Rlimit, setrlimit};
-use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch};
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
+    TargetArch,
+};
 
 /// Most memory, in bytes: what a header within the bounds takes many times over.
 const MEMORY: u64 = 1 << 30;
@@ -31,7 +34,6 @@ const CALLS: &[i64] = &[
     libc::SYS_rt_sigreturn,
     libc::SYS_sched_yield,
     libc::SYS_sigaltstack,
-    libc::SYS_tgkill,
     libc::SYS_write,
     libc::SYS_writev,
 ];
@@ -59,9 +61,36 @@ pub fn shut_in() -> Vec<String> {
 
 fn filter_calls() -> Result<(), Box<dyn std::error::Error>> {
     let not_permitted = SeccompAction::Errno(libc::EPERM.unsigned_abs());
-    let calls: BTreeMap<i64, Vec<_>> = CALLS.iter().map(|call| (*call, Vec::new())).collect();
+    let mut calls: BTreeMap<i64, Vec<_>> = CALLS.iter().map(|call| (*call, Vec::new())).collect();
+    // A process that aborts sends itself a signal; others of the same user are to have none.
+    let own = u64::from(std::process::id());
+    let to_itself = SeccompCondition::new(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, own)?;
+    calls.insert(libc::SYS_tgkill, vec![SeccompRule::new(vec![to_itself])?]);
     let arch = TargetArch::try_from(std::env::consts::ARCH)?;
     let filter = SeccompFilter::new(calls, not_permitted, SeccompAction::Allow, arch)?;
     seccompiler::apply_filter(&BpfProgram::try_from(filter)?)?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt as _;
+    use std::process::Command;
+
+    use super::*;
+
+    /// Says to this test, run again, that it is the process that is shut in.
+    const SHUT_IN: &str = "PERCALE_TEST_SHUT_IN";
+
+    #[test]
+    fn a_process_that_is_shut_in_can_abort() {
+        if std::env::var_os(SHUT_IN).is_some() {
+            assert_eq!(shut_in(), Vec::<String>::new());
+            std::process::abort();
+        }
+        let mut again = Command::new(std::env::current_exe().unwrap());
+        again.args(["--exact", "sandbox::tests::a_process_that_is_shut_in_can_abort", "--nocapture"]);
+        let ended = again.env(SHUT_IN, "1").output().unwrap();
+        assert_eq!(ended.status.signal(), Some(libc::SIGABRT), "{ended:?}");
+    }
 }
