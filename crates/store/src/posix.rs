@@ -5,7 +5,7 @@
 //!
 //! **How paths are resolved.** Always from the open root directory, by `openat2` with `RESOLVE_BENEATH`, so by the kernel
 //! and without a gap between a check and a use. A managed store follows no symbolic link; a native one follows those that
-//! stay inside the root. What leads outside is `Denied`.
+//! stay inside the root and do not lead to what is reserved there. What leads elsewhere is `Denied`.
 //!
 //! **Layout.** Below `.percale`: `store`, which says whose root this is; `stage/<fence>/<name>`, the staged files, with
 //! `<name>.marker`, their restart markers. All else is the server's (`docs/design/publishing.md`).

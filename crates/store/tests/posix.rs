@@ -115,6 +115,74 @@ async fn links_inside_are_followed_only_in_native_data() {
     }
 }
 
+/// What lies below `.percale` is another's: a file of a space, or one that is not published yet.
+#[tokio::test]
+async fn links_never_lead_to_what_is_reserved() {
+    let (dir, store) = open(Layout::Native).await;
+    let hidden = ".percale/versions/1/2";
+    put(&store, hidden, b"hidden").await.unwrap();
+    put(&store, "data/file", b"data").await.unwrap();
+    std::fs::create_dir(root(&dir).join("data/.percale")).unwrap();
+    std::fs::write(root(&dir).join("data/.percale/own"), b"own").unwrap();
+    for (link, target) in [
+        ("file", hidden),
+        ("folder", ".percale/versions"),
+        ("reserved", ".percale"),
+        ("whole", "."),
+        ("data/up", ".."),
+        ("data/over", "../.percale/versions/1/2"),
+        ("data/around", "../data/../.percale/versions"),
+        ("twice", "data/up"),
+        ("last", "folder"),
+    ] {
+        symlink(target, root(&dir).join(link)).unwrap();
+    }
+    for way in [
+        "file",
+        "folder/1/2",
+        "reserved/versions/1/2",
+        "whole/.percale/versions/1/2",
+        "data/up/.percale/versions/1/2",
+        "data/over",
+        "data/around/1/2",
+        "twice/.percale/versions/1/2",
+        "last/1/2",
+        "whole/whole/last/1/2",
+        "whole/file",
+    ] {
+        assert_eq!(kind(get(&store, way).await), ErrorKind::Denied, "read {way}");
+        match store.stat(&key(way)).await {
+            Err(error) => assert_eq!(error.kind(), ErrorKind::Denied, "stat {way}"),
+            Ok(link) => assert_eq!(link.kind, Kind::Other, "stat {way}"),
+        }
+        let copy = store.clone_to_stage(&key(way), StageOptions::new(token("copy"))).await;
+        assert_eq!(kind(copy), ErrorKind::Denied, "clone {way}");
+    }
+    for way in ["folder", "reserved", "whole", "data/up", "twice", "last", "whole/.percale", "folder/1"] {
+        assert_eq!(
+            kind(store.list_all(ListOptions::of(key(way)), 10).await),
+            ErrorKind::Denied,
+            "list {way}"
+        );
+    }
+    for way in ["folder/1/2", "whole/.percale", "data/up/.percale/versions/1/2"] {
+        assert_eq!(kind(store.delete_one(&key(way), None).await), ErrorKind::Denied, "delete {way}");
+        assert_eq!(kind(store.rename(&key(way), &key("x")).await), ErrorKind::Denied, "rename {way}");
+    }
+    for way in ["folder/new", "reserved/new", "whole/.percale/new"] {
+        assert_eq!(kind(put(&store, way, b"x").await), ErrorKind::Denied, "write {way}");
+    }
+    let listed = store.list_all(ListOptions::default().recursive(), 100).await.unwrap();
+    assert!(listed.skipped.is_empty(), "{:?}", listed.skipped);
+    let files: Vec<_> =
+        listed.entries.iter().filter(|entry| entry.meta.is_file()).map(|entry| entry.key.as_str()).collect();
+    assert_eq!(files, ["data/.percale/own", "data/file"]);
+
+    assert_eq!(get(&store, hidden).await.unwrap().as_ref(), b"hidden", "the server itself reads it");
+    assert_eq!(get(&store, "data/.percale/own").await.unwrap().as_ref(), b"own", "only that of the root is");
+    assert_eq!(get(&store, "data/up/data/file").await.unwrap().as_ref(), b"data");
+}
+
 /// While somebody swaps a directory for a link that leads out, nothing is ever read or written outside.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_link_swapped_in_during_operations_is_no_way_out() {

@@ -1,6 +1,9 @@
 //! The root directory, and how paths below it are resolved.
 
+use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
 
 use percale_core::{ByteCount, FileMode, Timestamp};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Statx, StatxFlags, StatxTimestamp};
@@ -13,6 +16,9 @@ use crate::{
 
 /// First line of `.percale/store`.
 const MARKER_FORMAT: &str = "percale-store 1";
+
+/// How many links are followed one after the other, as by the kernel (`path_resolution(7)`).
+const MAX_FOLLOWED: usize = 40;
 
 /// How often a resolution is repeated that a rename elsewhere disturbed (`EAGAIN` of openat2).
 const RESOLVE_ATTEMPTS: u32 = 64;
@@ -130,8 +136,13 @@ impl Root {
         write_all_at(&marker, text.as_bytes(), 0).and_then(|()| rustix::fs::fsync(&marker)).map_err(fail)
     }
 
-    fn resolve(&self, path: &str, flags: OFlags, how: ResolveFlags) -> rustix::io::Result<OwnedFd> {
-        let flags = flags | OFlags::CLOEXEC;
+    fn resolve(
+        &self,
+        path: impl AsRef<Path>,
+        flags: OFlags,
+        how: ResolveFlags,
+    ) -> rustix::io::Result<OwnedFd> {
+        let (path, flags) = (path.as_ref(), flags | OFlags::CLOEXEC);
         let how = how | ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
         for _ in 1..RESOLVE_ATTEMPTS {
             match rustix::fs::openat2(&self.dir, path, flags, Mode::empty(), how) {
@@ -151,8 +162,56 @@ impl Root {
         let path = path.unwrap_or(".");
         let is_reserved = path.split('/').next() == Some(RESERVED);
         match self.layout {
-            Layout::Native if !is_reserved => self.resolve(path, flags, ResolveFlags::empty()),
+            Layout::Native if !is_reserved => match self.resolve(path, flags, ResolveFlags::NO_SYMLINKS) {
+                Err(Errno::LOOP) => {
+                    let path = self.follow(path, flags.contains(OFlags::NOFOLLOW))?;
+                    // Without links, so that what was found not to be reserved is what is opened.
+                    self.resolve(&path, flags, ResolveFlags::NO_SYMLINKS)
+                }
+                opened => opened,
+            },
             _ => self.open_reserved(path, flags),
+        }
+    }
+
+    /// Follows the links of a path in native data, but for a last one if that `is_kept`. Returns a path without links.
+    ///
+    /// What is reserved lies below the same root. A link that leads there, or to the root itself, through which everything
+    /// there could be named, leads out of what is the users'.
+    fn follow(&self, path: &str, is_kept: bool) -> rustix::io::Result<PathBuf> {
+        let mut ahead: Vec<OsString> = path.rsplit('/').map(OsString::from).collect();
+        let mut found = PathBuf::new();
+        let mut followed = 0;
+        while let Some(name) = ahead.pop() {
+            match name.as_bytes() {
+                b"" | b"." => continue,
+                // What was found has no links, so what is above it is where its name ends.
+                b".." if found.pop() => continue,
+                b".." => return Err(Errno::XDEV),
+                _ => found.push(&name),
+            }
+            if is_kept && ahead.is_empty() {
+                break;
+            }
+            let itself = self.resolve(&found, OFlags::PATH | OFlags::NOFOLLOW, ResolveFlags::NO_SYMLINKS)?;
+            if FileType::from_raw_mode(statx_fd(&itself)?.stx_mode.into()) != FileType::Symlink {
+                continue;
+            }
+            followed += 1;
+            if followed > MAX_FOLLOWED {
+                return Err(Errno::LOOP);
+            }
+            let target = rustix::fs::readlinkat(&itself, "", Vec::new())?;
+            if target.as_bytes().starts_with(b"/") {
+                return Err(Errno::XDEV);
+            }
+            found.pop();
+            let names = target.as_bytes().rsplit(|byte| *byte == b'/');
+            ahead.extend(names.map(|name| OsStr::from_bytes(name).to_owned()));
+        }
+        match found.iter().next() {
+            Some(first) if first != RESERVED => Ok(found),
+            _ => Err(Errno::XDEV),
         }
     }
 
