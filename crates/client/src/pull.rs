@@ -15,7 +15,7 @@ use reqwest::header::ACCEPT;
 use reqwest::{Method, Response};
 
 use crate::client::{Call, Client};
-use crate::elsewhere::{Place, Places};
+use crate::elsewhere::{Elsewhere, Place, Places};
 use crate::error::{Error, ErrorKind, Retry};
 use crate::plain::{Plain, PlainConnection, Transport};
 
@@ -43,6 +43,8 @@ pub struct FrameStream {
     is_unchecked: bool,
     decoder: Decoder,
     ended: bool,
+    /// The sites to which items may be sent on, if the site was told that they may.
+    elsewhere: Option<Arc<Elsewhere>>,
     /// A frame that was read ahead.
     ahead: Option<Frame>,
 }
@@ -76,11 +78,13 @@ impl FrameStream {
         follow: bool,
     ) -> crate::Result<Self> {
         let mut call = call(operation, items);
-        if let Some(elsewhere) = client.elsewhere().filter(|_| follow) {
+        let elsewhere = client.elsewhere().filter(|_| follow).cloned();
+        if let Some(elsewhere) = &elsewhere {
             call = call.header(fields::REDIRECT, &elsewhere.follow().to_string());
         }
         let response = client.open_once(call).await?;
-        Ok(Self::begin(client, operation, Way::Answer(response), Decoder::new()))
+        let stream = Self::begin(client, operation, Way::Answer(response), Decoder::new());
+        Ok(Self { elsewhere, ..stream })
     }
 
     /// The same, for a site that may send frames without encryption: then they come so if it does, and over TLS otherwise. Each
@@ -181,6 +185,7 @@ impl FrameStream {
             is_unchecked: false,
             decoder,
             ended: false,
+            elsewhere: None,
             ahead: None,
         }
     }
@@ -242,7 +247,7 @@ impl FrameStream {
                 Some(Frame::Item { .. }) => {}
                 Some(Frame::Away { place, info, .. }) => {
                     let operation = self.operation.clone();
-                    let Some(elsewhere) = self.client.elsewhere().cloned() else { return Ok(Some(None)) };
+                    let Some(elsewhere) = self.elsewhere.clone() else { return Err(self.sent_on_unasked()) };
                     let mut places = Places::default();
                     let number = places.take(&elsewhere, &operation, place, &info)?;
                     while self.next().await?.is_some() {}
@@ -272,6 +277,8 @@ impl FrameStream {
                 match frame {
                     Frame::Error { problem } => return Err(parse_problem(&self.operation, &problem)),
                     Frame::End { .. } => self.ended = true,
+                    // Whoever would ask again would be sent on again, without end.
+                    Frame::Away { .. } if self.elsewhere.is_none() => return Err(self.sent_on_unasked()),
                     frame => return Ok(Some(frame)),
                 }
                 continue;
@@ -344,6 +351,11 @@ impl FrameStream {
         if let (Way::Plain { is_large, .. }, Frame::Item { size, .. }) = (&mut self.way, frame) {
             *is_large = group_count(*size) > 1;
         }
+    }
+
+    fn sent_on_unasked(&self) -> Error {
+        let detail = "the site names another one to read from, and was not asked to";
+        Error::new(ErrorKind::Protocol, ErrorCode::Internal, &*self.operation, detail)
     }
 
     fn broken(&mut self, error: FrameError) -> Error {

@@ -283,6 +283,24 @@ async fn a_place_that_cannot_be_used_is_none() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_site_that_sends_on_unasked_is_not_asked_without_end() {
+    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let place = place(format!("https://{closed}"), vec![Other::new().key]);
+    let entry_of = || serde_json::from_str::<Entry>(&entry()).unwrap();
+    // Sent on, and sent on again by who was to fetch the bytes itself.
+    let (client, heads) = asked(vec![Answer::Away(place.clone()), Answer::Away(place.clone())]);
+    let error = client.read_entry(&entry_of(), None).await.unwrap().next().await.unwrap_err();
+    assert!(error.to_string().contains("was not asked to"), "{error}");
+    assert_eq!(redirect(&heads.recv().unwrap()), Some("follow"));
+    assert_eq!(redirect(&heads.recv().unwrap()), None);
+    let folder = tempfile::tempdir().unwrap();
+    let (client, _heads) = asked(vec![Answer::Entry, Answer::Away(place.clone()), Answer::Away(place)]);
+    let local = folder.path().join("got");
+    let report = client.get_file(&"/s/a".parse().unwrap(), &local, &GetOptions::default()).await.unwrap();
+    assert_eq!((report.done, report.failed), (0, 1), "{report:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn who_does_not_follow_does_not_say_so() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut options = ClientOptions::new(format!("http://{}", listener.local_addr().unwrap()));
