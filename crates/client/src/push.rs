@@ -18,6 +18,7 @@ use crate::error::{Error, ErrorKind, Retry};
 use crate::feed::{Taker, Wanted};
 use crate::local::{Buffers, Source};
 use crate::progress::Progress;
+use crate::retry::Attempts;
 
 /// Most files of a stream, so that their results fit one answer.
 const MAX_FILES: usize = 2000;
@@ -57,7 +58,7 @@ pub(crate) async fn push(client: &Client, taker: Taker, progress: &Arc<Progress>
             Take::Feed(..) => None,
             Take::Again(open) => Some(open.clone()),
         };
-        let sent = push_once(client, &files, take, progress).await;
+        let sent = push_once(client, &files, take, progress, &mut attempts).await;
         let known = files.known();
         results.resize_with(known.len(), || None);
         let open = open.unwrap_or_else(|| (0..known.len()).collect());
@@ -164,12 +165,14 @@ async fn settle(client: &Client, file: &Wanted, sent: Sent) -> Pushed {
     Pushed::Failed(error)
 }
 
-/// Sends one request. The results are in the order of its files.
+/// Sends one request. The results are in the order of its files. What time it took to send them is no part of the patience
+/// of `attempts`.
 async fn push_once(
     client: &Client,
     files: &Files,
     take: Take,
     progress: &Arc<Progress>,
+    attempts: &mut Attempts,
 ) -> crate::Result<Vec<Sent>> {
     let operation = match &take {
         Take::Again(open) if open.len() == 1 => match files.known().get(open[0]) {
@@ -189,7 +192,9 @@ async fn push_once(
         let body = client.read_bytes(&operation, response, MAX_ANSWER).await?;
         parse_json::<PushResults>(&operation, &body)
     };
+    let begun = sent.at();
     let answer = sending.await;
+    attempts.leave_out(sent.at().saturating_duration_since(begun));
     closer.close();
     let produced = producer.await.unwrap_or_default();
     let answer = answer.inspect_err(|_| {

@@ -71,6 +71,12 @@ impl Attempts {
         self.failed = 0;
     }
 
+    /// Leaves a time out of account that is no sign of a fault: bytes moved in it, though it is not known what became of them,
+    /// or another call had its own attempts.
+    pub fn leave_out(&mut self, time: Duration) {
+        self.began = (self.began + time).min(Instant::now());
+    }
+
     /// Waits before the next attempt.
     ///
     /// # Errors
@@ -146,6 +152,25 @@ mod tests {
         assert!(began.elapsed() > Duration::from_secs(25), "a failover is outlived: {:?}", began.elapsed());
         assert!(began.elapsed() <= Duration::from_secs(40));
         assert!(attempts.failed() < 20);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_left_out_does_not_count() {
+        let mut attempts = attempts(true);
+        let cut = || Error::new(ErrorKind::Connection, ErrorCode::SiteUnavailable, "put files", "cut");
+        let round = Duration::from_secs(60);
+        let mut rounds = 0;
+        loop {
+            tokio::time::sleep(round).await;
+            attempts.leave_out(round);
+            if attempts.pause_after(cut()).await.is_err() {
+                break;
+            }
+            rounds += 1;
+        }
+        assert!((8..20).contains(&rounds), "{rounds} rounds: the pauses count");
+        attempts.leave_out(round);
+        assert!(attempts.began <= Instant::now());
     }
 
     #[tokio::test(start_paused = true)]

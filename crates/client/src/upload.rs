@@ -27,7 +27,7 @@ use tokio::task::JoinSet;
 
 use crate::body::{Parts, Pieces, body};
 use crate::client::{Call, Client, MAX_STREAMS};
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, ErrorKind, Retry};
 use crate::local::{Buffers, Source};
 use crate::progress::{Active, Progress};
 use crate::push::to_json;
@@ -45,8 +45,8 @@ const BODY_TIME: Duration = Duration::from_secs(40);
 const COMMIT_WAIT: Duration = Duration::from_secs(20);
 /// How long the site lets bytes wait for the request that opens their upload: it may have to be repeated.
 const OPEN_WAIT: Duration = Duration::from_secs(20);
-/// Times that the server may say "incomplete" at the commit, or fail without any byte having arrived in between.
-const MAX_ROUNDS: usize = 64;
+/// Times in a row that the server may say "incomplete" at the commit, or fail, without any byte having arrived in between.
+const MAX_VAIN_ROUNDS: usize = 64;
 
 /// What to upload, and how.
 pub(crate) struct UploadPlan {
@@ -281,7 +281,8 @@ async fn go_on(
 ) -> crate::Result<Committed> {
     let mut attempts = shared.client.attempts();
     let mut missing = upload.missing;
-    for _ in 0..MAX_ROUNDS {
+    let mut vain = 0;
+    while vain < MAX_VAIN_ROUNDS {
         let before = missing.total();
         let outcome = match outcome.take() {
             Some(outcome) => outcome,
@@ -294,10 +295,13 @@ async fn go_on(
             Ok(committed) => return Ok(committed),
             Err(error) => error,
         };
+        let is_incomplete = error.code() == ErrorCode::UploadIncomplete;
         // A local fault, or a refusal: nothing that sending again could mend.
-        if error.code() != ErrorCode::UploadIncomplete {
-            attempts.pause_after(error).await?;
+        if !is_incomplete && error.retry() != Retry::Temporary {
+            return Err(error);
         }
+        // Asked before the pause: a round that brought something on is no part of the time after which it is given up.
+        let asked = Instant::now();
         missing = shared.client.upload(shared.id).await?.missing;
         let sent = shared.sent(&missing);
         if !sent.groups.is_empty() {
@@ -307,6 +311,13 @@ async fn go_on(
         }
         if missing.total() < before {
             attempts.progressed();
+            vain = 0;
+        } else {
+            attempts.leave_out(asked.elapsed());
+            vain += 1;
+        }
+        if !is_incomplete {
+            attempts.pause_after(error).await?;
         }
     }
     let detail = "the site said again and again that bytes are missing that were sent";
