@@ -28,9 +28,12 @@ use crate::put::{Candidate, Compare, Filter};
 use crate::report::{Item, OnItem, Outcome, Report};
 use crate::upload::blocking;
 
+mod directories;
 mod large;
 mod links;
 mod small;
+
+use directories::Directories;
 
 /// Objects from this size on come over several streams.
 const LARGE: u64 = 8 << 20;
@@ -203,7 +206,7 @@ impl Client {
         local: &Path,
         options: &GetOptions,
     ) -> crate::Result<Report> {
-        let (client, into, own) = (self.clone(), local.to_owned(), options.clone());
+        let (client, into, own) = (self.clone(), Directories::below(local), options.clone());
         self.fetch_below(local, options, |sender| list(client, collection, into, own, sender)).await
     }
 
@@ -220,7 +223,7 @@ impl Client {
         local: &Path,
         options: &GetOptions,
     ) -> crate::Result<Report> {
-        let (client, into, dry_run) = (self.clone(), local.to_owned(), options.dry_run);
+        let (client, into, dry_run) = (self.clone(), Directories::below(local), options.dry_run);
         self.fetch_below(local, options, |sender| look_up(client, paths, into, dry_run, sender)).await
     }
 
@@ -232,7 +235,7 @@ impl Client {
         find: impl FnOnce(mpsc::Sender<Result<Wanted, Item>>) -> F,
     ) -> crate::Result<Report> {
         if !options.dry_run {
-            make_directory(local.to_owned()).await?;
+            directories::make_all(local.to_owned()).await?;
         }
         let (sender, found) = mpsc::channel(FOUND_AHEAD);
         let finding = tokio::spawn(find(sender));
@@ -282,14 +285,13 @@ impl Client {
 async fn look_up(
     client: Client,
     paths: Vec<ObjectPath>,
-    local: PathBuf,
+    local: Directories,
     dry_run: bool,
     found: mpsc::Sender<Result<Wanted, Item>>,
 ) {
     let (client, local) = (&client, &local);
     let entries = stream::iter(paths).map(|path| async move {
-        let target: PathBuf =
-            std::iter::once(local.as_path()).chain(path.components().map(Path::new)).collect();
+        let target: PathBuf = std::iter::once(local.root()).chain(path.components().map(Path::new)).collect();
         let failed = |error| {
             let (from, to) = (path.to_string(), target.display().to_string());
             Err(Item { from, to, bytes: 0, outcome: Outcome::Failed(error) })
@@ -303,7 +305,7 @@ async fn look_up(
             return failed(Error::new(ErrorKind::Usage, ErrorCode::IsCollection, operation, detail));
         };
         if let Some(parent) = target.parent().filter(|_| !dry_run)
-            && let Err(error) = make_directory(parent.to_owned()).await
+            && let Err(error) = local.make(parent).await
         {
             return failed(error);
         }
@@ -321,7 +323,7 @@ async fn look_up(
 async fn list(
     client: Client,
     Collection { path: root, first }: Collection,
-    local: PathBuf,
+    local: Directories,
     options: GetOptions,
     found: mpsc::Sender<Result<Wanted, Item>>,
 ) {
@@ -332,7 +334,7 @@ async fn list(
         let page = match page {
             Ok(page) => page,
             Err(error) => {
-                let (from, to) = (root.to_string(), local.display().to_string());
+                let (from, to) = (root.to_string(), local.root().display().to_string());
                 let _ = found.send(Err(Item { from, to, bytes: 0, outcome: Outcome::Failed(error) })).await;
                 return;
             }
@@ -373,7 +375,7 @@ async fn ask_page(
 async fn place(
     entry: &Entry,
     root: &ObjectPath,
-    local: &Path,
+    local: &Directories,
     options: &GetOptions,
     refused: &mut Vec<ObjectPath>,
 ) -> Option<Result<Wanted, Item>> {
@@ -382,7 +384,7 @@ async fn place(
         return None;
     }
     // Names are checked when the path is parsed: none is `..` or holds a slash.
-    let target: PathBuf = std::iter::once(local).chain(below.iter().map(Path::new)).collect();
+    let target: PathBuf = std::iter::once(local.root()).chain(below.iter().map(Path::new)).collect();
     let is_directory = entry.kind == Kind::Collection;
     let size = entry.content.as_ref().map_or(0, |content| content.size);
     let candidate = Candidate { path: &below.join("/"), is_directory, size };
@@ -393,6 +395,13 @@ async fn place(
         }
         return None;
     }
+    let directory = if is_directory { Some(target.as_path()) } else { target.parent() };
+    if let Some(directory) = directory.filter(|_| !options.dry_run)
+        && let Err(error) = local.make(directory).await
+    {
+        let (from, to) = (entry.path.to_string(), target.display().to_string());
+        return Some(Err(Item { from, to, bytes: 0, outcome: Outcome::Failed(error) }));
+    }
     match &entry.content {
         Some(content) => Some(Ok(Wanted {
             path: entry.path.clone(),
@@ -401,22 +410,8 @@ async fn place(
             replaces: false,
         })),
         None if entry.kind == Kind::Link => Some(Err(links::make(entry, root, &target, options).await)),
-        None if is_directory && !options.dry_run => match make_directory(target.clone()).await {
-            Ok(()) => None,
-            Err(error) => {
-                let (from, to) = (entry.path.to_string(), target.display().to_string());
-                Some(Err(Item { from, to, bytes: 0, outcome: Outcome::Failed(error) }))
-            }
-        },
         None => None,
     }
-}
-
-async fn make_directory(path: PathBuf) -> crate::Result<()> {
-    blocking("make a local directory", move || {
-        std::fs::create_dir_all(&path).map_err(|error| Error::local("make a local directory", &path, error))
-    })
-    .await
 }
 
 /// What a job ends with.

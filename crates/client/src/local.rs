@@ -2,7 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -203,6 +203,8 @@ impl PartFile {
             .write(true)
             .create(true)
             .truncate(false)
+            // A link of that name leads to a file that is not ours.
+            .custom_flags(rustix::fs::OFlags::NOFOLLOW.bits().cast_signed())
             .open(&part)
             .map_err(cannot)?;
         file.try_lock().map_err(|error| match error {
@@ -473,6 +475,10 @@ mod tests {
         assert_eq!(fs::read(&destination).unwrap(), content);
         PartFile::open(&destination, 1).unwrap().discard();
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+
+        std::os::unix::fs::symlink(&destination, part_path(&destination).unwrap()).unwrap();
+        PartFile::open(&destination, 1).unwrap_err();
+        assert_eq!(fs::read(&destination).unwrap(), content, "nothing is written through a link");
     }
 
     #[test]

@@ -71,6 +71,20 @@ impl LinkTarget {
         }
         ObjectPath::parse(&format!("/{}", names.join("/"))).ok()
     }
+
+    /// Tells whether a link at `link`, which lies below `root`, leads to `root` or below it, also where a kernel follows it in a
+    /// copy of that tree.
+    ///
+    /// For a kernel `..` behind a name leads up from where that name leads, if it is a link itself. So `..` is only taken
+    /// in front, and no further than up to `root`, whose copy may have another name.
+    pub fn stays_within(&self, link: &ObjectPath, root: &ObjectPath) -> bool {
+        let names = || self.0.split('/').filter(|name| !matches!(*name, "" | "."));
+        let up = names().take_while(|name| *name == "..").count();
+        let depth = link.components().count().saturating_sub(root.components().count() + 1);
+        let goes_up_again = names().skip(up).any(|name| name == "..");
+        let followed = self.follow(link, std::iter::empty());
+        up <= depth && !goes_up_again && followed.is_some_and(|path| path.is_within(root))
+    }
 }
 
 impl FromStr for LinkTarget {
@@ -127,6 +141,39 @@ mod tests {
             assert_eq!(follow(nowhere, &[]), None, "{nowhere}");
         }
         assert_eq!(follow(&"x".repeat(256), &[]), None, "no entry has such a name");
+    }
+
+    #[test]
+    fn a_link_stays_in_a_copy_of_its_tree() {
+        let stays = |link: &str, target: &str| {
+            let (link, target) = (path(&format!("/lab/run/{link}")), target.parse::<LinkTarget>().unwrap());
+            target.stays_within(&link, &path("/lab/run"))
+        };
+        for (link, target) in [
+            ("t", "a"),
+            ("t", "./a//b/"),
+            ("t", "."),
+            ("x/y/s", "../.."),
+            ("x/y/s", "../../a/b"),
+            ("x/y/s", ".././../a"),
+            ("x/y/s", "../z"),
+        ] {
+            assert!(stays(link, target), "{link} -> {target}");
+        }
+        for (link, target) in [
+            ("t", "/lab/run/a"),
+            ("t", ".."),
+            // The copy of the tree may have another name.
+            ("t", "../run/a"),
+            ("x/y/s", "../../.."),
+            ("x/y/s", "../../../run/a"),
+            // Inside by its words; but `x/y/s` may be a link to the root.
+            ("t", "x/y/s/../../../home/u/.ssh"),
+            ("t", "x/.."),
+            ("x/y/s", "../z/../a"),
+        ] {
+            assert!(!stays(link, target), "{link} -> {target}");
+        }
     }
 
     #[test]

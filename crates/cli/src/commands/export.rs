@@ -220,8 +220,7 @@ impl Links {
 /// Returns where a link leads, if that is below what is exported.
 fn inside<'a>(entry: &'a Entry, root: &ObjectPath) -> Option<&'a str> {
     let target = entry.target.as_ref()?;
-    let path = target.follow(&entry.path, std::iter::empty())?;
-    path.is_within(root).then_some(target.as_str())
+    target.stays_within(&entry.path, root).then_some(target.as_str())
 }
 
 /// Makes a link in place of the one that may be there, at no time without one.

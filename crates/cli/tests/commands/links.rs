@@ -106,3 +106,29 @@ fn trees_are_copied_with_their_links() {
     lab.line("get -r --overwrite percale:/lab/run here").ok();
     assert_eq!(fs::read_link(here.join("latest")).unwrap().to_str(), Some("1"));
 }
+
+#[test]
+fn what_is_got_never_leaves_its_directory() {
+    let lab = lab();
+    lab.write("new", b"third");
+    lab.line("put new percale:/lab/run/x/y/new").ok();
+    lab.line("ln ../.. percale:/lab/run/x/y/s").ok();
+    // By its words inside; but on a disk `x/y/s` is the root.
+    lab.line("ln x/y/s/../../../outside percale:/lab/run/t").ok();
+    let got = lab.line("get -r percale:/lab/run here").ok();
+    assert!(got.err.contains("leads out"), "{}", got.err);
+    let here = lab.path("here");
+    let here = if here.join("run").exists() { here.join("run") } else { here };
+    assert_eq!(fs::read_link(here.join("x/y/s")).unwrap().to_str(), Some("../.."));
+    assert!(fs::symlink_metadata(here.join("t")).is_err());
+
+    // However a link came there: what lies below it in the fabric by now is not written where it leads.
+    let outside = lab.path("outside");
+    fs::create_dir_all(&outside).unwrap();
+    std::os::unix::fs::symlink(&outside, here.join("t")).unwrap();
+    lab.line("rm percale:/lab/run/t").ok();
+    lab.line("put new percale:/lab/run/t/new").ok();
+    let refused = lab.line("get -r percale:/lab/run here").code(6);
+    assert!(refused.err.contains("symbolic link"), "{}", refused.err);
+    assert_eq!(fs::read_dir(&outside).unwrap().count(), 0);
+}

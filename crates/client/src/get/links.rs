@@ -17,9 +17,7 @@ use crate::upload::blocking;
 /// must not lead programs to files of this computer.
 pub(super) async fn make(entry: &Entry, root: &ObjectPath, local: &Path, options: &GetOptions) -> Item {
     let (from, to) = (entry.path.to_string(), local.display().to_string());
-    let inside = entry.target.as_ref().filter(|target| {
-        target.follow(&entry.path, std::iter::empty()).is_some_and(|path| path.is_within(root))
-    });
+    let inside = entry.target.as_ref().filter(|target| target.stays_within(&entry.path, root));
     let outcome = match inside {
         None => Outcome::PassedOver("a symbolic link that leads out of what is copied"),
         Some(target) => {
