@@ -578,3 +578,16 @@ async fn what_is_read_back_comes_from_the_medium() {
     }
     assert_eq!(at, SIZE >> 20);
 }
+
+/// That of an upload of 64 TiB has 2.5 GiB.
+#[tokio::test]
+async fn the_marker_of_a_large_file_is_read_back() {
+    let (dir, store) = open(Layout::Managed).await;
+    let stage = store.stage(StageOptions::new(token("large"))).await.unwrap();
+    stage.write_marker(Bytes::from_static(b"begins")).await.unwrap();
+    let size = 65 << 20;
+    let marker = root(&dir).join(".percale/stage/1/large.marker");
+    std::fs::OpenOptions::new().write(true).open(marker).unwrap().set_len(size).unwrap();
+    let read = stage.read_marker().await.unwrap().unwrap();
+    assert!(read.len() as u64 == size && read.starts_with(b"begins"));
+}

@@ -111,7 +111,8 @@ impl Session {
                     options = options.resume();
                 }
                 let stage = store.store.stage(options).await?;
-                let marker = if is_resumed { stage.read_marker().await? } else { None };
+                // One that cannot be read counts as none, as a damaged one.
+                let marker = if is_resumed { stage.read_marker().await.unwrap_or_default() } else { None };
                 let groups = marker.and_then(|marker| ReceivedGroups::decode(&marker, size));
                 (Writing::Stage(stage), groups.unwrap_or_else(|| ReceivedGroups::new(size)))
             }

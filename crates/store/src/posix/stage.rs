@@ -36,8 +36,9 @@ const FLUSH_EVERY: u64 = 64 << 20;
 /// Most files in a listing of the stage area.
 const MAX_LISTED: usize = 100_000;
 
-/// Most bytes of a restart marker that are read back.
-const MAX_MARKER_BYTES: u64 = 64 << 20;
+/// Most bytes of a restart marker that are read back. One of an upload has 40 bytes for each MiB, 2.5 GiB for an object of the
+/// 64 TiB that are the most.
+const MAX_MARKER_BYTES: u64 = 3 << 30;
 
 const MARKER: &str = ".marker";
 const NEW_MARKER: &str = ".marker-new";
