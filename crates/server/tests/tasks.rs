@@ -9,6 +9,7 @@ use std::time::Duration;
 use common::{Client, Server, eventually, send};
 use futures::StreamExt as _;
 use percale_core::access::{Caller, Identity};
+use percale_testkit::tmpfs::SmallFileSystem;
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -266,4 +267,32 @@ async fn a_store_is_emptied_and_removed_while_it_is_read() {
     })
     .await;
     assert!(common::bytes(&alice, "/v1/data/s/large").await == large);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_store_ends_a_task_that_brings_bytes() {
+    let Some(disk) = SmallFileSystem::mount(4 << 20) else { return };
+    let server = Server::with_space().await;
+    let alice = server.user("alice").await;
+    for number in 0..20 {
+        alice.write(&format!("/s/d/{number}"), vec![number; 300_000]).await.expect(201);
+    }
+    let small = json!({"name": "small", "connector": "posix", "config": {"root": disk.path().join("store")}});
+    server.admin.post("/v1/stores", small).await.expect(201);
+    server.admin.patch("/v1/stores/disk", json!({"state": "draining"})).await.expect(200);
+    let copy = json!({"kind": "copy", "from": "/s/d", "to": "/s/e"});
+    let sync = json!({"kind": "sync", "from": "/s/d", "to": "/s/f"});
+    let empty = json!({"kind": "empty", "store": "disk"});
+    for (client, spec) in [(&alice, copy), (&alice, sync), (&server.admin, empty)] {
+        let task = client.post("/v1/tasks", spec).await.expect(201);
+        let task = finished(client, &task).await;
+        let ended = (&task["state"], &task["problem"]["code"]);
+        assert_eq!(ended, (&json!("failed"), &json!("no_space")), "{task}");
+        let items =
+            client.get(&format!("/v1/tasks/{}/items", task["id"].as_str().unwrap())).await.expect(200);
+        assert!(items["items"].as_array().unwrap().iter().any(|item| item["code"] == "no_space"), "{items}");
+    }
+    for number in 0..20 {
+        assert!(common::bytes(&alice, &format!("/v1/data/s/d/{number}")).await == vec![number; 300_000]);
+    }
 }

@@ -228,7 +228,7 @@ impl Copier<'_> {
                     let mut doubtful = doubtful.lock().unwrap_or_else(PoisonError::into_inner);
                     doubtful.push((version.clone(), error));
                 }
-                _ => attempt.failed(&version.path, "failed", &error),
+                _ => attempt.not_brought(&version.path, &error),
             },
         };
         let bytes = wanted.iter().map(|one| one.version.size.0).sum();

@@ -117,7 +117,7 @@ async fn move_away(
     let mut moved = moved.into_inner().unwrap_or_else(PoisonError::into_inner);
     for own in owns {
         match moved.remove(&own.copy.version) {
-            Some(Err(error)) => attempt.failed(&own.path, "failed", &error),
+            Some(Err(error)) => attempt.not_brought(&own.path, &error),
             _ => going.push(own),
         }
     }

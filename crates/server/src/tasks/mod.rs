@@ -238,6 +238,8 @@ pub(crate) struct Attempt {
     activity: Activity,
     /// After how long it is done again, though it ends well.
     again: OnceLock<Duration>,
+    /// Why nothing more can be brought: a store is full.
+    full: OnceLock<ApiError>,
 }
 
 async fn work_on(app: AppState, holder: TaskHolder, task: Task) {
@@ -249,9 +251,20 @@ async fn work_on(app: AppState, holder: TaskHolder, task: Task) {
     let flow = Flow::new(app.traffic.clone(), None);
     let activity = Activity::new(progress.bytes_done());
     let verify = Verification::default();
-    let again = OnceLock::new();
-    let mut attempt =
-        Attempt { app: app.clone(), task, holder, progress, stop, acting, flow, verify, activity, again };
+    let (again, full) = (OnceLock::new(), OnceLock::new());
+    let mut attempt = Attempt {
+        app: app.clone(),
+        task,
+        holder,
+        progress,
+        stop,
+        acting,
+        flow,
+        verify,
+        activity,
+        again,
+        full,
+    };
     let spec = attempt.begin();
     let attempt = attempt;
     tracing::info!(task = %id, kind = attempt.task.kind, attempt = attempt.task.attempt, "task begun");
@@ -367,11 +380,35 @@ impl Attempt {
         }
     }
 
+    /// The same of one whose bytes were not brought. If there was no room for them, there is none for the others either, and
+    /// the attempt ends with its step.
+    fn not_brought(&self, path: &ObjectPath, error: &ApiError) {
+        if error.code() == ErrorCode::NoSpace {
+            let _ = self.full.set(error.clone());
+        }
+        self.failed(path, "failed", error);
+    }
+
+    /// Goes on only if no store was found full.
+    ///
+    /// # Errors
+    /// `NoSpace`. What failed is recorded with the step, which is not done with.
+    fn has_room(&self) -> Result<()> {
+        match self.full.get() {
+            Some(error) => {
+                self.progress.step(self.progress.after());
+                Err(error.clone())
+            }
+            None => Ok(()),
+        }
+    }
+
     /// Ends a step behind which a repetition goes on.
     ///
     /// # Errors
-    /// That of an item of the step which may be done later: the step has to be repeated.
+    /// `NoSpace`, or that of an item of the step which may be done later: the step has to be repeated.
     fn step(&self, after: Option<String>) -> Result<()> {
+        self.has_room()?;
         match self.progress.to_repeat() {
             Some(error) => Err(error),
             None => {

@@ -42,7 +42,6 @@ pub(super) async fn run(attempt: &Attempt, path: &ObjectPath, from: Option<&str>
     let under_way = end_left_over(attempt, &space).await?;
     let fetch = attempt.fetch(Become::Copies(space.clone()), first);
     let furthest: Mutex<Option<Position>> = Mutex::new(None);
-    let full: Mutex<Option<ApiError>> = Mutex::new(None);
     let done = |version: &OpenVersion, outcome: Result<Brought>| match outcome {
         Ok(Brought { copied: Copied::At(position), copy }) => {
             let mut furthest = furthest.lock().unwrap_or_else(PoisonError::into_inner);
@@ -53,12 +52,7 @@ pub(super) async fn run(attempt: &Attempt, path: &ObjectPath, from: Option<&str>
         }
         // It was replaced or removed meanwhile, or somebody else brought it.
         Ok(Brought { copied: Copied::NotWanted, .. }) => attempt.progress.done(1, 0),
-        Err(error) => {
-            if error.code() == ErrorCode::NoSpace {
-                full.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error.clone());
-            }
-            attempt.failed(&version.path, "failed", &error);
-        }
+        Err(error) => attempt.not_brought(&version.path, &error),
     };
     let mut after = attempt.progress.after();
     loop {
@@ -69,12 +63,7 @@ pub(super) async fn run(attempt: &Attempt, path: &ObjectPath, from: Option<&str>
         let brought =
             pages.map_ok(|wanted| fetch.all(wanted, done).map(Ok)).try_buffer_unordered(PAGES_AHEAD);
         let listed = brought.try_collect::<()>().await;
-        let full = full.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(error) = full {
-            // The others would fail in the same way. What failed is recorded with the step.
-            attempt.progress.step(after);
-            return Err(error);
-        }
+        attempt.has_room()?;
         listed?;
         after = step.next();
         attempt.step(after.clone())?;
