@@ -66,9 +66,30 @@ impl<T: Tx> Batch<'_, T> {
         self.grants.remove(&key);
     }
 
-    /// Makes history of a version: its bytes on own stores become garbage, and it is remembered until they are collected.
-    /// Other sites do the same with theirs.
+    /// Makes history of a version that another one replaces: its bytes on own stores become garbage, and it is remembered until they
+    /// are collected. Other sites do the same with theirs.
+    ///
+    /// A native file that a mount writes at this moment stays where it lies, and only loses its name: what is being written is
+    /// nowhere else.
     pub async fn supersede(
+        &mut self,
+        sp: i64,
+        entry: u64,
+        content: &Content,
+        created: percale_core::Timestamp,
+    ) -> Result<()> {
+        let replicas = self.replicas(sp, content.version).await?;
+        let (written, others): (Vec<_>, Vec<_>) =
+            replicas.into_iter().partition(|row| row.replica.state == ReplicaState::Writing);
+        if !written.is_empty() {
+            written.iter().for_each(|row| self.leave(row));
+            self.replicas.insert((sp, content.version), others);
+        }
+        self.retire(sp, entry, content, created).await
+    }
+
+    /// Makes history of a version, with all of its bytes.
+    async fn retire(
         &mut self,
         sp: i64,
         entry: u64,
@@ -102,19 +123,28 @@ impl<T: Tx> Batch<'_, T> {
 
     /// Takes a copy away, and makes garbage of it if it is on an own store.
     pub fn discard(&mut self, row: ReplicaRow) {
+        if !row.is_own {
+            return self.leave(&row);
+        }
+        self.unname(&row);
+        let ReplicaRow { sp, st, replica, .. } = row;
+        let (key, version, since) = (replica.key, replica.version, self.now());
+        self.taken.insert((st, key.clone()), true);
+        self.pending.garbage.push(GarbageRow { st, key, sp, version, since });
+    }
+
+    /// Takes a copy away, and leaves its bytes to others.
+    fn leave(&mut self, row: &ReplicaRow) {
+        self.unname(row);
+        self.pending.versions_less.push((row.sp, row.replica.version));
+    }
+
+    fn unname(&mut self, row: &ReplicaRow) {
         let key = (row.sp, row.replica.version, row.st);
         self.pending.replicas_changed.remove(&key);
         if self.pending.replicas_new.remove(&key).is_none() {
             self.pending.replicas_gone.push(key);
         }
-        let ReplicaRow { sp, st, is_own, replica, .. } = row;
-        if !is_own {
-            self.pending.versions_less.push((sp, replica.version));
-            return;
-        }
-        let (key, version, since) = (replica.key, replica.version, self.now());
-        self.taken.insert((st, key.clone()), true);
-        self.pending.garbage.push(GarbageRow { st, key, sp, version, since });
     }
 
     /// Takes a copy away as [`Batch::discard`], and knows the others of its version still.
@@ -148,7 +178,7 @@ impl<T: Tx> Batch<'_, T> {
             let mut had = Vec::new();
             if let Some(content) = &entry.content {
                 had.push(content.version);
-                self.supersede(entry.sp, entry.id, content, entry.modified).await?;
+                self.retire(entry.sp, entry.id, content, entry.modified).await?;
             }
             had.extend(of_entry.remove(&(entry.sp, entry.id)).unwrap_or_default());
             versions.push(had);

@@ -220,13 +220,15 @@ static TAKE_REPORTED: Sql = Sql::both(
      AND EXISTS (SELECT 1 FROM replica o WHERE o.sp = -replica.sp AND o.version = replica.version \
      AND o.st = -replica.st AND o.key = replica.key)",
 );
+/// A native file that a mount writes stays where it lies.
 static UNNAMED: Sql = Sql::each(
     "INSERT INTO garbage (st, key, sp, version, since) SELECT -o.st, o.key, -o.sp, o.version, $1 FROM replica o \
-     WHERE o.sp = -$2 AND NOT EXISTS (SELECT 1 FROM replica r WHERE r.st = -o.st AND r.key = o.key) \
+     WHERE o.sp = -$2 AND o.state <> 'writing' \
+     AND NOT EXISTS (SELECT 1 FROM replica r WHERE r.st = -o.st AND r.key = o.key) \
      AND NOT EXISTS (SELECT 1 FROM arrival a WHERE a.st = -o.st AND a.key = o.key) \
      ON CONFLICT (st, key) DO NOTHING",
     "INSERT INTO garbage (st, key, sp, version, since) SELECT -o.st, o.key, -o.sp, o.version, $1::bigint \
-     FROM replica o WHERE o.sp = -$2::bigint \
+     FROM replica o WHERE o.sp = -$2::bigint AND o.state <> 'writing' \
      AND NOT EXISTS (SELECT 1 FROM replica r WHERE r.st = -o.st AND r.key = o.key) \
      AND NOT EXISTS (SELECT 1 FROM arrival a WHERE a.st = -o.st AND a.key = o.key) ON CONFLICT (st, key) DO NOTHING",
 );

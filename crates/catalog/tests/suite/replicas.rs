@@ -121,6 +121,40 @@ async fn a_native_file_that_changed_is_a_new_version(site: Site) {
     assert!(site.catalog.fsck().await.unwrap().is_empty());
 }
 
+async fn a_file_that_is_written_in_place_stays_when_it_is_replaced(site: Site) {
+    let native = site.catalog.add_store(new_store("native", StoreLayout::Native)).await.unwrap().id;
+    let put = async |at: &str, store, size| {
+        let mut wanted = site.wanted(at, Condition::Any);
+        wanted.store = store;
+        let intent = site.prepare(wanted).await.unwrap();
+        site.commit(&intent, size).await.unwrap()
+    };
+    let write = async |version| {
+        let report = ReplicaReport { store: native, ..report(&site, version, ReplicaState::Writing) };
+        site.catalog.report_replicas(&site.admin, vec![report]).await.remove(0).unwrap();
+    };
+    let garbage = async || site.catalog.garbage(native, 10).await.unwrap();
+    let old = put("/lab/x", native, 1).await;
+    write(old.version).await;
+    let new = put("/lab/x", site.store, 2).await;
+    assert_eq!(site.version("/lab/x").await, new.version);
+    assert!(garbage().await.is_empty(), "a mount has it open");
+    assert!(site.catalog.replicas_on(native, None, 10).await.unwrap().is_empty());
+    let former = site.catalog.open_by_id(&site.admin, site.space.id, old.version).await;
+    assert_eq!(kind(former), ErrorKind::NotFound);
+    site.assert_sound().await;
+    // Of one that nobody writes the bytes go, and so they do with the object.
+    put("/lab/y", native, 1).await;
+    put("/lab/y", site.store, 2).await;
+    assert_eq!(garbage().await.iter().map(|one| one.key.as_str()).collect::<Vec<_>>(), ["lab/y"]);
+    let z = put("/lab/z", native, 1).await;
+    write(z.version).await;
+    site.remove("/lab/z", false).await.unwrap();
+    let keys: Vec<_> = garbage().await.into_iter().map(|one| one.key).collect();
+    assert_eq!(keys, ["lab/y", "lab/z"]);
+    site.assert_sound().await;
+}
+
 async fn removing_an_object_discards_the_copies_of_all_its_versions(site: Site) {
     let native = site.catalog.add_store(new_store("native", StoreLayout::Native)).await.unwrap().id;
     let mut wanted = site.wanted("/lab/x", Condition::New);
@@ -176,6 +210,7 @@ on_both!(
     a_root_is_added_once,
     the_copies_on_a_store_are_listed_by_key,
     a_native_file_that_changed_is_a_new_version,
+    a_file_that_is_written_in_place_stays_when_it_is_replaced,
     removing_an_object_discards_the_copies_of_all_its_versions,
     collecting_twice_is_collecting_once,
 );
