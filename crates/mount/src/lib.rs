@@ -21,7 +21,9 @@
 //! | [`session`] | the stores that this host sees |
 //! | [`quota`] | how much room there is |
 //! | [`ability`] | what this host lets a mount do |
-//! | [`log`] | what a killed process left |
+//! | [`log`] | where what is staged belongs |
+//! | [`left`] | what a killed process left |
+//! | [`lease`] | whether a program still writes a file |
 
 mod ability;
 mod changes;
@@ -29,6 +31,8 @@ mod error;
 mod files;
 mod follow;
 mod fs;
+mod lease;
+mod left;
 mod listing;
 mod log;
 mod names;
@@ -49,21 +53,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fuser::{BackgroundSession, MountOption, SessionACL};
-use percale_api::uploads::Condition;
 use percale_client::Client;
-use percale_core::{FileMode, ObjectPath, Position};
+use percale_core::{ObjectPath, Position};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 use tokio::runtime::Handle as Runtime;
 
-use crate::changes::{Change, Changes, Owned, Staged};
+use crate::changes::{Changes, Owned};
 use crate::files::Handles;
 use crate::fs::Fs;
-use crate::log::{Left, Log};
-use crate::names::{LEFT, Names, SpaceNumber, TOP};
+use crate::log::Log;
+use crate::names::{Names, SpaceNumber, TOP};
 use crate::quota::Quota;
 use crate::remote::Remote;
-use crate::session::{Place, Session};
+use crate::session::Session;
 use crate::state::{Shared, Space, State};
 
 pub use crate::ability::Ability;
@@ -129,11 +132,22 @@ pub struct Mounted {
 /// # Errors
 /// What the site answers; what this host answers: no `/dev/fuse`, a directory that is not there, no right to mount.
 pub async fn mount(client: Client, at: &Path, options: Options) -> Result<Mounted> {
-    let before = log::read(&options.state_dir)?;
-    let spool = options.state_dir.join("spool");
-    let session = Session::open(client.clone(), &options.host, &spool, before.session).await?;
-    let left = if before.session == Some(session.id()) { before.left } else { BTreeMap::new() };
-    let log = Log::begin(&options.state_dir, session.id(), &left)?;
+    let dir = &*options.state_dir;
+    let lock = log::lock(dir)?;
+    let before = log::read(dir)?;
+    let session = Session::open(client.clone(), &options.host, &dir.join("spool"), before.session).await?;
+    let left = match before.session {
+        Some(id) if id != session.id() && !before.left.is_empty() => {
+            let aside = log::put_aside(dir, id)?;
+            tracing::error!(
+                files = before.left.len(), log = %aside.display(),
+                "the session of the mount before is over, and what it had not published with it; the log names it"
+            );
+            BTreeMap::new()
+        }
+        _ => before.left,
+    };
+    let log = Log::begin((dir, lock), session.id(), &left)?;
     let session = Arc::new(session);
     let runtime = Runtime::current();
     let kept = (options.cache_bytes > 0).then(|| (options.state_dir.join("cache"), options.cache_bytes));
@@ -149,7 +163,6 @@ pub async fn mount(client: Client, at: &Path, options: Options) -> Result<Mounte
         (runtime.clone(), sender),
         (owner, options.read_only),
     ));
-    publish_left(&shared, &left);
     {
         let mut state = shared.state();
         if state.names.get(TOP).is_some_and(|top| top.space.is_none()) {
@@ -163,6 +176,7 @@ pub async fn mount(client: Client, at: &Path, options: Options) -> Result<Mounte
     }
     let mut work =
         vec![runtime.spawn(changes::publish(shared.clone())), runtime.spawn(keep(session.clone()))];
+    work.extend(left::publish(&shared, &left));
     for (number, since) in since.into_iter().enumerate() {
         let number = SpaceNumber(u16::try_from(number).unwrap_or(u16::MAX));
         work.push(runtime.spawn(follow::follow(shared.clone(), number, since)));
@@ -246,31 +260,6 @@ async fn open_spaces(session: &Session, options: &Options) -> Result<(State, Vec
         left: 0,
     };
     Ok((state, since))
-}
-
-/// Publishes what a process that was killed had staged.
-fn publish_left(shared: &Shared, left: &BTreeMap<Box<str>, Left>) {
-    for (token, Left { path, store, key }) in left {
-        let number = store.and_then(|store| shared.session.number(store));
-        if store.is_some() && number.is_none() {
-            tracing::error!(%path, %token, "what was written before lies on a store that this host does not see any more");
-            continue;
-        }
-        let place = Place { store: number, token: token.clone(), key: key.clone() };
-        let Ok(stat) = shared.session.stat_written(&place) else { continue };
-        tracing::info!(%path, bytes = stat.stx_size, "publishing what was written before this process began");
-        let staged = Staged {
-            node: LEFT,
-            path: path.clone(),
-            place,
-            size: stat.stx_size,
-            inode: stat.stx_ino,
-            mtime: state::modified(&stat),
-            mode: FileMode::of(stat.stx_mode.into()),
-            condition: Condition::Any,
-        };
-        shared.submit(&mut shared.state(), Change::Publish(staged), Vec::new());
-    }
 }
 
 /// Renews the session, until the mount ends.

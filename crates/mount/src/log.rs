@@ -5,10 +5,10 @@
 //! over. The file is small again after each start.
 
 use std::collections::BTreeMap;
-use std::fs::File;
+use std::fs::{File, TryLockError};
 use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use percale_core::ObjectPath;
 use percale_core::ids::{LeaseId, StoreId};
@@ -47,7 +47,62 @@ enum Line {
 /// The log.
 #[derive(Debug)]
 pub struct Log {
-    file: Mutex<File>,
+    lines: Mutex<Lines>,
+    /// Held as long as this process is there.
+    _lock: Lock,
+}
+
+/// The file, and what could not be written to it yet: the disk was full. It is written with what comes next.
+#[derive(Debug)]
+struct Lines {
+    file: File,
+    unwritten: Vec<u8>,
+}
+
+impl Lines {
+    fn flush(&mut self) -> std::io::Result<()> {
+        while !self.unwritten.is_empty() {
+            match self.file.write(&self.unwritten) {
+                Ok(0) => return Err(std::io::ErrorKind::WriteZero.into()),
+                Ok(len) => drop(self.unwritten.drain(..len)),
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Says that a state directory is this process's alone, for as long as it lives.
+#[derive(Debug)]
+pub struct Lock(#[expect(dead_code, reason = "closing it gives it up")] File);
+
+/// Takes a state directory, which is made if it is missing.
+///
+/// # Errors
+/// Another process has it; what the file system answers.
+pub fn lock(dir: &Path) -> Result<Lock> {
+    let path = dir.join("lock");
+    let failed = |error| Error::local(format!("cannot lock {}", path.display()), error);
+    std::fs::create_dir_all(dir).map_err(failed)?;
+    let mut options = File::options();
+    let mut file = options.read(true).write(true).create(true).truncate(false).open(&path).map_err(failed)?;
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::Error(error)) => return Err(failed(error)),
+        Err(TryLockError::WouldBlock) => {
+            let mut holder = String::new();
+            // Whoever took it just now has not said who it is.
+            let _ = file.read_to_string(&mut holder);
+            let holder = if holder.is_empty() { "unknown" } else { holder.trim() };
+            return Err(Error::Usage(format!(
+                "another mount, process {holder}, has its state in {}: mount there when it has ended, or name another directory with --state-dir",
+                dir.display()
+            )));
+        }
+    }
+    file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id())).map_err(failed)?;
+    Ok(Lock(file))
 }
 
 /// What an earlier process left.
@@ -89,21 +144,37 @@ pub fn read(dir: &Path) -> Result<Before> {
     Ok(before)
 }
 
+/// Puts the log of a session that is over aside, since what it names may still lie somewhere. Returns where it is then.
+///
+/// # Errors
+/// What the file system answers.
+pub fn put_aside(dir: &Path, session: LeaseId) -> Result<PathBuf> {
+    let (path, aside) = (path_in(dir), dir.join(format!("staged.jsonl-{session}")));
+    std::fs::rename(&path, &aside)
+        .map_err(|error| Error::local(format!("cannot rename {}", path.display()), error))?;
+    Ok(aside)
+}
+
 impl Log {
     /// Begins the log of a session anew, with what is still to be published of it.
     ///
     /// # Errors
     /// The directory cannot be written.
-    pub fn begin(dir: &Path, session: LeaseId, left: &BTreeMap<Box<str>, Left>) -> Result<Self> {
+    pub fn begin(
+        (dir, lock): (&Path, Lock),
+        session: LeaseId,
+        left: &BTreeMap<Box<str>, Left>,
+    ) -> Result<Self> {
         let (path, new) = (path_in(dir), dir.join("staged.jsonl-new"));
         let failed = |error| Error::local(format!("cannot write {}", path.display()), error);
-        std::fs::create_dir_all(dir).map_err(failed)?;
         let file = File::create(&new).map_err(failed)?;
-        let log = Self { file: Mutex::new(file) };
+        let log = Self { lines: Mutex::new(Lines { file, unwritten: Vec::new() }), _lock: lock };
         log.append(&Line::Session { v: 1, id: session });
         for (token, left) in left {
             log.staged(token, left);
         }
+        // It takes the place of one that may be all that tells what was written.
+        log.sync().map_err(failed)?;
         std::fs::rename(&new, &path).map_err(failed)?;
         Ok(log)
     }
@@ -122,17 +193,26 @@ impl Log {
     /// Makes what was noted up to now durable.
     ///
     /// # Errors
-    /// What the file system answers.
+    /// What the file system answers, also to what was to be written before.
     pub fn sync(&self) -> std::io::Result<()> {
-        let file = self.file.lock().unwrap_or_else(PoisonError::into_inner).try_clone()?;
+        let file = {
+            let mut lines = self.lines();
+            lines.flush()?;
+            lines.file.try_clone()?
+        };
         file.sync_data()
     }
 
+    fn lines(&self) -> MutexGuard<'_, Lines> {
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn append(&self, line: &Line) {
-        let Ok(mut text) = serde_json::to_vec(line) else { return };
-        text.push(b'\n');
-        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Err(error) = file.write_all(&text) {
+        let Ok(text) = serde_json::to_vec(line) else { return };
+        let mut lines = self.lines();
+        lines.unwritten.extend(text);
+        lines.unwritten.push(b'\n');
+        if let Err(error) = lines.flush() {
             tracing::error!(%error, "cannot note what is staged; if this process is killed now, what was written last is not published");
         }
     }
@@ -146,11 +226,39 @@ mod tests {
         Left { path: path.parse().unwrap(), store: None, key: None }
     }
 
+    fn begin(dir: &Path, session: LeaseId) -> Log {
+        Log::begin((dir, lock(dir).unwrap()), session, &BTreeMap::new()).unwrap()
+    }
+
+    #[test]
+    fn a_state_directory_is_of_one_process() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = begin(dir.path(), LeaseId::new());
+        let refused = lock(dir.path()).unwrap_err().to_string();
+        assert!(refused.contains(&std::process::id().to_string()), "{refused}");
+        drop(log);
+        lock(dir.path()).unwrap();
+    }
+
+    #[test]
+    fn what_could_not_be_noted_is_told_and_noted_later() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = begin(dir.path(), LeaseId::new());
+        let full = File::options().write(true).open("/dev/full").unwrap();
+        let file = std::mem::replace(&mut log.lines().file, full);
+        log.staged("1", &left("/lab/a"));
+        assert_eq!(log.sync().unwrap_err().kind(), std::io::ErrorKind::StorageFull);
+        log.lines().file = file;
+        log.staged("2", &left("/lab/b"));
+        log.sync().unwrap();
+        assert_eq!(read(dir.path()).unwrap().left.len(), 2);
+    }
+
     #[test]
     fn what_was_not_published_is_found_again() {
         let dir = tempfile::tempdir().unwrap();
         let session = LeaseId::new();
-        let log = Log::begin(dir.path(), session, &BTreeMap::new()).unwrap();
+        let log = begin(dir.path(), session);
         log.staged("1", &left("/lab/a"));
         log.staged("2", &left("/lab/a"));
         log.staged("2", &left("/lab/b"));
@@ -164,7 +272,7 @@ mod tests {
     #[test]
     fn a_line_that_was_cut_is_passed_over() {
         let dir = tempfile::tempdir().unwrap();
-        let log = Log::begin(dir.path(), LeaseId::new(), &BTreeMap::new()).unwrap();
+        let log = begin(dir.path(), LeaseId::new());
         log.staged("1", &left("/lab/a"));
         let path = path_in(dir.path());
         let text = std::fs::read(&path).unwrap();

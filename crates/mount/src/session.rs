@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use percale_api::mounts::Mount;
 use percale_client::Client;
-use percale_core::FileMode;
 use percale_core::ids::{LeaseId, StoreId};
 use percale_core::state::ReplicaState;
+use percale_core::{ErrorCode, FileMode};
 use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, Statx, StatxFlags};
 use rustix::io::Errno;
 
@@ -67,13 +67,18 @@ pub struct Session {
 const CONTENT: StatxFlags = StatxFlags::BASIC_STATS;
 
 impl Session {
-    /// Opens the session that is to be gone on with, or a new one, and looks which stores can be seen.
+    /// Opens the session that is to be gone on with, or a new one if that is over, and looks which stores can be seen.
     ///
     /// # Errors
     /// What the site answers; what the spool's directory answers.
     pub async fn open(client: Client, host: &str, spool: &Path, before: Option<LeaseId>) -> Result<Self> {
         let renewed = match before {
-            Some(id) => client.renew_mount(id).await.ok(),
+            Some(id) => match client.renew_mount(id).await {
+                Ok(mount) => Some(mount),
+                Err(error) if is_over(error.code()) => None,
+                // It may be there, and what was staged under it.
+                Err(error) => return Err(error.into()),
+            },
             None => None,
         };
         let mount = match renewed {
@@ -226,6 +231,24 @@ impl Session {
         Ok(File::from(rustix::fs::openat(self.stage(place.store)?, &*place.token, flags, Mode::empty())?))
     }
 
+    /// Opens a file that programs write, to be read.
+    ///
+    /// # Errors
+    /// What the file system answers.
+    pub fn open_to_read(&self, place: &Place) -> Result<File, Errno> {
+        if let (Some(store), Some(key)) = (place.store, &place.key) {
+            return self.open_copy(store, key);
+        }
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        Ok(File::from(rustix::fs::openat(self.stage(place.store)?, &*place.token, flags, Mode::empty())?))
+    }
+
+    /// Tells whether a program may still write a staged file that this process does not have open to be written. One that is written
+    /// in place is its owner's, who may always.
+    pub fn is_written(&self, place: &Place) -> bool {
+        !place.is_the_copy() && self.open_to_read(place).is_ok_and(|file| crate::lease::is_written(&file))
+    }
+
     /// Looks at a file that programs write.
     ///
     /// # Errors
@@ -290,6 +313,11 @@ impl Session {
     pub fn lost(&self) -> Option<String> {
         self.lost.read().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
     }
+}
+
+/// Tells whether an answer means that a session is not there any more, and nothing that was staged under it.
+pub fn is_over(code: ErrorCode) -> bool {
+    matches!(code, ErrorCode::NotFound | ErrorCode::LeaseExpired)
 }
 
 fn directory(path: &Path) -> Result<OwnedFd, Errno> {

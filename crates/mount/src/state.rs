@@ -53,7 +53,7 @@ pub struct State {
     pub spaces: Vec<Space>,
     /// The names that are changed here.
     pub owned: Owned,
-    /// How many files of an earlier process were refused again.
+    /// How many files of an earlier process are not published, nor on their way: they were refused again, or cannot be looked at.
     pub left: usize,
 }
 

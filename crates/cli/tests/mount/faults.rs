@@ -11,7 +11,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::mounted::{
-    Mounted, can_mount, listing, run, site, soon, to_mount, unmount, until_listed, with_store,
+    Mounted, can_mount, command, listing, run, site, soon, to_mount, unmount, until_listed, with_store,
 };
 
 #[test]
@@ -45,6 +45,42 @@ fn what_was_written_survives_the_death_of_the_mount() {
     assert_eq!(fs::read_to_string(mount.path("open")).unwrap(), "flushed");
     soon("what was appended", || run(&site, &["cat", "percale:/lab/published"]) == "early and late");
     run(&site, &["check", "--deep", "percale:/lab"]);
+}
+
+#[test]
+fn a_state_directory_has_one_mount() {
+    let Some((site, folder)) = to_mount(site) else { return };
+    let mount = Mounted::start(&site, folder.path(), &[]);
+    let mut open = File::create(mount.path("open")).unwrap();
+    open.write_all(b"half").unwrap();
+    let second = command(&site, folder.path(), &[]).arg("percale:/lab").arg(mount.root()).output().unwrap();
+    assert!(!second.status.success());
+    let said = String::from_utf8_lossy(&second.stderr);
+    assert!(said.contains("another mount"), "{said}");
+    fs::write(mount.path("closed"), "closed").unwrap();
+    until_listed(&site, &["/lab/closed 6"]);
+    open.write_all(b", whole").unwrap();
+    drop(open);
+    until_listed(&site, &["/lab/closed 6", "/lab/open 11"]);
+}
+
+#[test]
+fn what_lies_on_a_store_that_is_not_seen_for_a_while_is_published_later() {
+    let Some((mut site, folder)) = to_mount(site) else { return };
+    let mount = Mounted::start(&site, folder.path(), &[]);
+    assert!(!mount.path("file").exists());
+    site.kill();
+    fs::write(mount.path("file"), "bytes").unwrap();
+    mount.kill();
+    site.spawn();
+    site.wait_until_ready();
+    let (store, away) = (site.directory().join("store"), site.directory().join("away"));
+    fs::rename(&store, &away).unwrap();
+    Mounted::start(&site, folder.path(), &[]).stop();
+    fs::rename(&away, &store).unwrap();
+    let mount = Mounted::start(&site, folder.path(), &[]);
+    until_listed(&site, &["/lab/file 5"]);
+    mount.stop();
 }
 
 /// Makes `dir/a`, and waits until the site has it.

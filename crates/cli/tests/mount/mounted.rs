@@ -107,7 +107,8 @@ impl Drop for Mounted {
     }
 }
 
-fn command(site: &Site, folder: &Path, more: &[&str]) -> Command {
+/// The command that mounts a path of a site, with its state in `folder`.
+pub fn command(site: &Site, folder: &Path, more: &[&str]) -> Command {
     let mut command = site.command(&["mount", "--json"]);
     command.arg("--state-dir").arg(folder.join("state")).args(more).stdin(Stdio::null());
     command
