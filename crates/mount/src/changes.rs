@@ -16,12 +16,14 @@ use tokio::sync::{Notify, oneshot};
 use crate::error::errno;
 use crate::names::{LEFT, NodeId};
 use crate::object::LocalCopy;
-use crate::session::Place;
+use crate::session::{Place, is_over};
 use crate::state::{Shared, State};
 
 /// The first pause after a failure that may pass, and the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// How often the first changes are tried while a program waits for its own, where the site answers: about 20 s.
+const MOST_ATTEMPTS: u64 = 10;
 /// Changes that may wait; beyond that, programs that change more are held back.
 const MOST_WAITING: usize = 50_000;
 
@@ -73,6 +75,32 @@ pub enum Change {
     Name(MountChange),
 }
 
+impl Change {
+    /// Takes over that a collection has another path.
+    fn moved(&mut self, from: &ObjectPath, to: &ObjectPath) {
+        let (path, other) = match self {
+            Self::Publish(Staged { path, .. }) => (path, None),
+            Self::Name(change) => match change {
+                MountChange::Move { from, to, .. } => (from, Some(to)),
+                MountChange::Publish { path, .. }
+                | MountChange::Writing { path, .. }
+                | MountChange::Written { path, .. }
+                | MountChange::SetAttributes { path, .. }
+                | MountChange::MakeCollection { path }
+                | MountChange::MakeLink { path, .. }
+                | MountChange::Remove { path } => (path, None),
+            },
+        };
+        for path in [Some(path), other].into_iter().flatten() {
+            if let Some(below) = path.as_str().strip_prefix(from.as_str()).filter(|_| path.is_within(from))
+                && let Ok(moved) = ObjectPath::parse(&format!("{to}{below}"))
+            {
+                *path = moved;
+            }
+        }
+    }
+}
+
 type Answer = oneshot::Sender<Result<MountDone, Refused>>;
 
 #[derive(Debug)]
@@ -84,6 +112,13 @@ struct Waiting {
     /// Whether the site may have made it, as far as is known.
     is_sent: bool,
     answer: Option<Answer>,
+}
+
+impl Waiting {
+    /// Tells whether it gives a directory another path, which those behind it are to be asked for under.
+    fn moves_directory(&self) -> bool {
+        self.answer.is_some() && matches!(self.change, Change::Name(MountChange::Move { .. }))
+    }
 }
 
 #[derive(Debug, Default)]
@@ -135,6 +170,13 @@ impl Changes {
         Some(taken.names)
     }
 
+    /// Takes over that a collection has another path, for all changes that wait.
+    pub fn moved(&self, from: &ObjectPath, to: &ObjectPath) {
+        for waiting in &mut self.queue().waiting {
+            waiting.change.moved(from, to);
+        }
+    }
+
     /// Tells whether anything waits or is on its way.
     pub fn has_waiting(&self) -> bool {
         !self.queue().waiting.is_empty()
@@ -164,6 +206,17 @@ impl Changes {
             _ => None,
         });
         ended.await
+    }
+
+    /// Waits until the changes that are first in the queue cannot be made since the site is away, or too often. Returns why.
+    async fn until_away(&self) -> ErrorCode {
+        let (before, _) = self.queue().refused;
+        let away = self.until(|queue| match queue.refused {
+            (count, Some(why)) if count != before && may_be_made(why) => Some(why),
+            (count, why) if count >= before + MOST_ATTEMPTS => why,
+            _ => None,
+        });
+        away.await
     }
 
     /// Waits until the queue is as wanted.
@@ -273,8 +326,8 @@ impl Shared {
     pub fn ask(&self, state: &mut State, change: Change, names: Vec<Name>) -> Pending {
         let (sender, answer) = oneshot::channel();
         state.owned.begin(&names);
-        self.changes.push(change, names, Some(sender));
-        Pending(answer)
+        let number = self.changes.push(change, names, Some(sender));
+        Pending { number, answer }
     }
 
     /// Takes a change back. Tells whether it was still waiting.
@@ -287,18 +340,28 @@ impl Shared {
 
 /// A change that somebody waits for.
 #[derive(Debug)]
-pub struct Pending(oneshot::Receiver<Result<MountDone, Refused>>);
+pub struct Pending {
+    number: u64,
+    answer: oneshot::Receiver<Result<MountDone, Refused>>,
+}
 
 impl Pending {
     /// Waits until it was made.
     ///
     /// # Errors
-    /// What a program is told of why it was not.
-    pub async fn done(self) -> Result<MountDone, Errno> {
-        match self.0.await {
-            Ok(outcome) => outcome.map_err(|refused| errno(refused.code)),
-            // The mount ends.
-            Err(_) => Err(Errno::EIO),
+    /// What a program is told of why it was not. If the site is away the change is taken back; one that was sent may be made yet.
+    pub async fn done(self, shared: &Shared) -> Result<MountDone, Errno> {
+        tokio::select! {
+            biased;
+            outcome = self.answer => match outcome {
+                Ok(outcome) => outcome.map_err(|refused| errno(refused.code)),
+                // The mount ends.
+                Err(_) => Err(Errno::EIO),
+            },
+            code = shared.changes.until_away() => {
+                shared.take_back(&mut shared.state(), self.number);
+                Err(errno(code))
+            }
         }
     }
 }
@@ -378,12 +441,17 @@ fn may_be_made(code: ErrorCode) -> bool {
     matches!(code, SiteUnavailable | Timeout | CatalogUnavailable | Internal)
 }
 
-/// Returns how many changes go into the next request: as many as it may have, but a file of the spool goes alone.
+/// Returns how many changes go into the next request: as many as it may have, but a file of the spool goes alone, and a directory that is
+/// moved last.
 fn batch_len(waiting: &VecDeque<Waiting>) -> usize {
     let is_spooled = |waiting: &&Waiting| is_spooled(&waiting.change);
     match waiting.front() {
         Some(first) if is_spooled(&first) => 1,
-        _ => waiting.iter().take(MountChanges::MOST).take_while(|waiting| !is_spooled(waiting)).count(),
+        _ => {
+            let most = waiting.iter().take(MountChanges::MOST).take_while(|waiting| !is_spooled(waiting));
+            let mut is_behind = false;
+            most.take_while(|waiting| !std::mem::replace(&mut is_behind, waiting.moves_directory())).count()
+        }
     }
 }
 
@@ -428,7 +496,7 @@ async fn send(shared: &Shared, batch: &[Change]) -> Vec<Result<MountDone, Refuse
         Err(error) => {
             let code = error.code();
             // Without its session nothing can be published; the files stay where they are.
-            let is_over = matches!(code, ErrorCode::LeaseExpired | ErrorCode::NotFound);
+            let is_over = is_over(code);
             if is_over {
                 shared.session.set_lost(error.to_string());
             }
@@ -468,18 +536,28 @@ async fn upload(shared: &Shared, staged: &Staged) -> Result<MountDone, Refused> 
 /// Takes over what became of a change.
 fn end(shared: &Shared, waiting: Waiting, outcome: Result<MountDone, Refused>) {
     let Waiting { number, change, names, answer, .. } = waiting;
-    let mut forget = None;
+    let mut forget = Vec::new();
     {
         let mut state = shared.state();
         let position = outcome.as_ref().ok().and_then(|done| done.position.as_deref()?.parse().ok());
         state.owned.end(&names, position);
-        if outcome.is_err() {
+        if let (Change::Name(MountChange::Move { from, to, .. }), Ok(_), true) =
+            (&change, &outcome, answer.is_some())
+        {
+            shared.moved(&mut state, &names, (from, to));
+        }
+        // Nobody takes over what was made for a program that waits no more.
+        let is_untold = answer.as_ref().is_some_and(Answer::is_closed);
+        if outcome.is_err() || is_untold {
             // What is there instead is asked for.
             for (parent, _) in &names {
                 if let Some(collection) = state.names.collection_mut(*parent) {
                     collection.is_listed = false;
                 }
             }
+        }
+        if is_untold {
+            forget.clone_from(&names);
         }
     }
     match (&change, &outcome) {
@@ -497,11 +575,11 @@ fn end(shared: &Shared, waiting: Waiting, outcome: Result<MountDone, Refused>) {
             if answer.is_none() {
                 let path = change.path();
                 tracing::error!(%path, code = %refused.code, error = refused.detail, "a change was refused after a program was told that it was made");
-                forget = names.first().cloned();
+                forget.extend(names.first().cloned());
             }
         }
     }
-    if let Some((parent, name)) = forget {
+    for (parent, name) in forget {
         shared.forget_name(parent, name);
     }
     if let Some(answer) = answer {
@@ -511,7 +589,6 @@ fn end(shared: &Shared, waiting: Waiting, outcome: Result<MountDone, Refused>) {
 }
 
 fn published(shared: &Shared, number: u64, staged: &Staged, done: &MountDone) {
-    shared.log.done(&staged.place.token);
     let key = staged.key();
     let copy = staged.place.store.and_then(|store| {
         let stat = shared.session.stat_copy(store, key).ok()?;
@@ -521,6 +598,8 @@ fn published(shared: &Shared, number: u64, staged: &Staged, done: &MountDone) {
         shared.session.discard(&staged.place);
     }
     let mut state = shared.state();
+    // Who renames the file notes that before, or does not find it any more.
+    shared.log.done(&staged.place.token);
     if let Some(entry) = done.entry {
         state.names.published(staged.node, entry);
     }
@@ -567,6 +646,8 @@ fn failed(shared: &Shared, number: u64, staged: &Staged, refused: &Refused) {
             tracing::debug!(%path, code = %refused.code, error = refused.detail, "what was written again since was not published");
             shared.session.discard(&staged.place);
             shared.log.done(&staged.place.token);
+            // Whatever comes of the other one has it.
+            object.work.iter_mut().for_each(|work| work.is_dirty = true);
             state.names.drop_unused(staged.node);
             return;
         }
@@ -614,9 +695,77 @@ fn failed(shared: &Shared, number: u64, staged: &Staged, refused: &Refused) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::session::StoreNumber;
 
     fn at(seq: u64) -> Position {
         format!("00000000-0000-7000-8000-000000000001.1.{seq}").parse().unwrap()
+    }
+
+    #[tokio::test]
+    async fn who_waits_while_the_site_is_away_is_told_so() {
+        let changes = Changes::default();
+        let refuse = |count, code| {
+            changes.queue().refused = (count, Some(code));
+            changes.done.notify_waiters();
+        };
+        let waiting = std::cell::Cell::new(true);
+        let away = async {
+            let code = changes.until_away().await;
+            waiting.set(false);
+            code
+        };
+        let site = async {
+            refuse(1, ErrorCode::NoSpace);
+            tokio::task::yield_now().await;
+            assert!(waiting.get(), "that may take as long as it takes");
+            refuse(2, ErrorCode::SiteUnavailable);
+        };
+        assert_eq!(tokio::join!(away, site).0, ErrorCode::SiteUnavailable);
+        let often = async { refuse(2 + MOST_ATTEMPTS, ErrorCode::NoSpace) };
+        assert_eq!(tokio::join!(changes.until_away(), often).0, ErrorCode::NoSpace);
+    }
+
+    fn publish(path: &str) -> Change {
+        let place = Place { store: Some(StoreNumber(0)), token: "1".into(), key: None };
+        Change::Publish(Staged {
+            node: 5,
+            path: path.parse().unwrap(),
+            place,
+            size: 0,
+            inode: 0,
+            mtime: Timestamp::from_micros(0),
+            mode: FileMode::DEFAULT,
+            condition: Condition::Any,
+        })
+    }
+
+    fn rename(from: &str, to: &str) -> Change {
+        let (from, to) = (from.parse().unwrap(), to.parse().unwrap());
+        Change::Name(MountChange::Move { from, to, overwrite: true })
+    }
+
+    #[test]
+    fn what_waits_behind_a_directory_that_is_moved_goes_where_that_is_then() {
+        let changes = Changes::default();
+        changes.push(publish("/lab/a/before"), Vec::new(), None);
+        let (answer, _pending) = oneshot::channel();
+        changes.push(rename("/lab/a", "/lab/b"), Vec::new(), Some(answer));
+        for path in ["/lab/a/x", "/lab/ab"] {
+            changes.push(publish(path), Vec::new(), None);
+        }
+        changes.push(rename("/lab/a/x", "/lab/a/y"), Vec::new(), None);
+        assert_eq!(batch_len(&changes.queue().waiting), 2, "the rest is sent when it was moved");
+        changes.queue().waiting.drain(..2);
+        assert_eq!(batch_len(&changes.queue().waiting), 3);
+        changes.moved(&"/lab/a".parse().unwrap(), &"/lab/b".parse().unwrap());
+        let paths: Vec<String> = (changes.queue().waiting.iter())
+            .map(|waiting| match &waiting.change {
+                Change::Publish(staged) => staged.path.to_string(),
+                Change::Name(MountChange::Move { from, to, .. }) => format!("{from} {to}"),
+                Change::Name(_) => String::new(),
+            })
+            .collect();
+        assert_eq!(paths, ["/lab/b/x", "/lab/ab", "/lab/b/x /lab/b/y"]);
     }
 
     #[test]

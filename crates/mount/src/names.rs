@@ -58,6 +58,13 @@ pub struct Node {
     pub what: What,
 }
 
+impl Node {
+    /// Tells whether it is a file that has something that is not published.
+    fn has_work(&self) -> bool {
+        matches!(&self.what, What::Object(object) if object.work.is_some())
+    }
+}
+
 /// What a node is.
 #[derive(Debug)]
 pub enum What {
@@ -436,8 +443,22 @@ impl Names {
 
     /// Returns how many files have something that is not published, be it on its way or refused.
     pub fn works(&self) -> usize {
-        let is_left = |node: &&Node| matches!(&node.what, What::Object(object) if object.work.is_some());
-        self.nodes.values().filter(is_left).count()
+        self.nodes.values().filter(|node| node.has_work()).count()
+    }
+
+    /// Returns which of them are a node, or below it.
+    pub fn works_within(&self, id: NodeId) -> Vec<NodeId> {
+        let (mut works, mut rest) = (Vec::new(), vec![id]);
+        while let Some(id) = rest.pop() {
+            match self.nodes.get(&id) {
+                Some(Node { what: What::Collection(collection), .. }) => {
+                    rest.extend(collection.children.values())
+                }
+                Some(node) if node.has_work() => works.push(id),
+                _ => {}
+            }
+        }
+        works
     }
 
     /// Returns how many nodes there are.

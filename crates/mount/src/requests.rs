@@ -183,7 +183,7 @@ impl Shared {
     /// Makes a directory.
     pub async fn make_collection(&self, parent: NodeId, name: &str) -> Result<(Duration, FileAttr), Errno> {
         self.know(parent, name).await?;
-        let done = self.ask_for_collection(parent, name)?.done().await?;
+        let done = self.ask_for_collection(parent, name)?.done(self).await?;
         self.made(parent, name, done, What::Collection(Collection::default())).await
     }
 
@@ -195,7 +195,7 @@ impl Shared {
         target: LinkTarget,
     ) -> Result<(Duration, FileAttr), Errno> {
         self.know(parent, name).await?;
-        let done = self.ask_for_link(parent, name, target.clone())?.done().await?;
+        let done = self.ask_for_link(parent, name, target.clone())?.done(self).await?;
         let link = Link { target, modified: Timestamp::now() };
         self.made(parent, name, done, What::Link(link)).await
     }

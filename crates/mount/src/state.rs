@@ -263,6 +263,7 @@ impl Shared {
         if let Some(known) = known {
             if state.names.get(known).is_some_and(|node| node.parent != parent || *node.name != *name) {
                 state.names.rename(known, parent, name);
+                self.note_again(state, known);
             }
             if let Some(content) = &entry.content {
                 self.overwritten(state, known, content.clone(), self.copy_of(entry));

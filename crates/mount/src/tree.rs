@@ -2,9 +2,9 @@
 
 use fuser::Errno;
 use percale_api::mounts::MountChange;
-use percale_core::LinkTarget;
+use percale_core::{LinkTarget, ObjectPath};
 
-use crate::changes::{Change, Pending};
+use crate::changes::{Change, Name, Pending};
 use crate::names::{Node, NodeId, What};
 use crate::object::Object;
 use crate::state::{Shared, State};
@@ -109,7 +109,7 @@ impl Shared {
             let path = self.path(&state, node).ok_or(Errno::ENOENT)?;
             self.ask(&mut state, Change::Name(MountChange::Remove { path }), vec![(parent, name.into())])
         };
-        removed.done().await?;
+        removed.done(self).await?;
         let mut state = self.state();
         if state.names.child(parent, name) == Some(node) {
             state.names.unlink(node);
@@ -155,12 +155,27 @@ impl Shared {
             let mut state = self.state();
             self.rename_in(&mut state, (parent, name), (new_parent, new_name), replaces)?
         };
-        let Some((node, pending)) = waited else { return Ok(()) };
-        // A directory: whether it may be is decided where its space is ordered.
-        pending.done().await?;
-        let mut state = self.state();
-        state.names.rename(node, new_parent, new_name);
-        Ok(())
+        // A directory: whether it may be is decided where its space is ordered, and it gets its name with the answer.
+        match waited {
+            Some(pending) => pending.done(self).await.map(drop),
+            None => Ok(()),
+        }
+    }
+
+    /// Gives a directory the name that the site has moved it to. What waits behind the move was asked for under its old path.
+    pub fn moved(&self, state: &mut State, names: &[Name], (from, to): (&ObjectPath, &ObjectPath)) {
+        let [(new_parent, new_name), (parent, name)] = names else { return };
+        self.changes.moved(from, to);
+        let Some(node) = state.names.child(*parent, name) else { return };
+        state.names.rename(node, *new_parent, new_name);
+        self.note_again(state, node);
+        for id in state.names.works_within(node) {
+            let path = self.path(state, id);
+            let work = state.names.object_mut(id).and_then(|object| object.work.as_mut());
+            if let (Some(path), Some(publishing)) = (path, work.and_then(|work| work.publishing.as_mut())) {
+                publishing.staged.path = path;
+            }
+        }
     }
 
     /// Renames a file; of a directory it returns what is to be waited for.
@@ -170,7 +185,7 @@ impl Shared {
         (parent, name): (NodeId, &str),
         (new_parent, new_name): (NodeId, &str),
         replaces: bool,
-    ) -> Result<Option<(NodeId, Pending)>, Errno> {
+    ) -> Result<Option<Pending>, Errno> {
         let space = self.may_change(state, parent)?;
         if self.may_change(state, new_parent)? != space {
             // As between two file systems: programs copy then.
@@ -198,7 +213,7 @@ impl Shared {
         self.touch(state, parent);
         self.touch(state, new_parent);
         if is_collection {
-            return Ok(Some((node, self.ask(state, Change::Name(change), names))));
+            return Ok(Some(self.ask(state, Change::Name(change), names)));
         }
         let mut replaces = false;
         if let Some(target) = target {
@@ -216,14 +231,13 @@ impl Shared {
         }
         let is_link = |node: &Node| matches!(node.what, What::Link(_));
         let replaces_link = target.and_then(|target| state.names.get(target)).is_some_and(is_link);
-        let (has_entry, work) = match state.names.get(node) {
+        let (has_entry, replaced_before) = match state.names.get(node) {
             Some(node) => match &node.what {
-                What::Object(object) => (node.entry.is_some(), object.work.clone()),
-                What::Collection(_) | What::Link(_) => (true, None),
+                What::Object(object) => (node.entry.is_some(), object.replaces()),
+                What::Collection(_) | What::Link(_) => (true, false),
             },
             None => return Err(Errno::ENOENT),
         };
-        let replaced_before = work.as_ref().is_some_and(|work| work.replaces);
         // What waits to be published is published under its new name, in place of what has it.
         let is_taken_back = self.recall(state, node);
         let is_publishing = state.names.object(node).is_some_and(Object::is_publishing);
@@ -246,10 +260,9 @@ impl Shared {
             // What it would have replaced under its old name goes all the same.
             self.submit(state, Change::Name(MountChange::Remove { path: from.clone() }), names);
         }
-        if let Some(work) = work.filter(|work| is_taken_back || work.publishing.is_none()) {
-            self.note(&work.place, &to);
-        }
         state.names.rename(node, new_parent, new_name);
+        // Also what is on its way: if this process dies before the answer comes, it belongs where the program wanted it last.
+        self.note_again(state, node);
         if is_taken_back {
             self.end_work(state, node);
         }

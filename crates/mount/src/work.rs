@@ -43,6 +43,17 @@ impl Shared {
         self.log.staged(&place.token, &Left { path: path.clone(), store, key: place.key.clone() });
     }
 
+    /// Notes where the staged files of a node belong, and of all that are below it.
+    pub fn note_again(&self, state: &mut State, node: NodeId) {
+        for id in state.names.works_within(node) {
+            let Some(path) = self.path(state, id) else { continue };
+            let Some(object) = state.names.object(id) else { continue };
+            for work in object.work.iter().chain(object.sent.as_deref()) {
+                self.note(&work.place, &path);
+            }
+        }
+    }
+
     /// Returns the staged file of an object, made if there is none.
     ///
     /// # Errors

@@ -48,6 +48,35 @@ fn what_was_written_survives_the_death_of_the_mount() {
 }
 
 #[test]
+fn what_was_renamed_before_the_mount_died_is_published_where_it_was_last() {
+    let Some((mut site, folder)) = to_mount(site) else { return };
+    let mount = Mounted::start(&site, folder.path(), &[]);
+    fs::create_dir_all(mount.path("a/deep")).unwrap();
+    let mut open = File::create(mount.path("a/deep/open")).unwrap();
+    fs::rename(mount.path("a"), mount.path("b")).unwrap();
+    open.write_all(b"open").unwrap();
+    fs::write(mount.path("target"), "old").unwrap();
+    until_listed(&site, &["/lab/b -", "/lab/b/deep -", "/lab/target 3"]);
+    site.kill();
+    // The first is on its way when the second is renamed, or both are.
+    fs::write(mount.path("first"), "first").unwrap();
+    let mut safe = File::create(mount.path("safe")).unwrap();
+    safe.write_all(b"replaced").unwrap();
+    safe.sync_all().unwrap();
+    drop(safe);
+    std::thread::sleep(Duration::from_millis(500));
+    fs::rename(mount.path("safe"), mount.path("target")).unwrap();
+    mount.kill();
+    drop(open);
+    site.spawn();
+    site.wait_until_ready();
+    let mount = Mounted::start(&site, folder.path(), &[]);
+    let wanted = ["/lab/b -", "/lab/b/deep -", "/lab/b/deep/open 4", "/lab/first 5", "/lab/target 8"];
+    until_listed(&site, &wanted);
+    mount.stop();
+}
+
+#[test]
 fn a_state_directory_has_one_mount() {
     let Some((site, folder)) = to_mount(site) else { return };
     let mount = Mounted::start(&site, folder.path(), &[]);
