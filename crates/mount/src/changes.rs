@@ -5,11 +5,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use fuser::Errno;
-use percale_api::entries::Content;
+use percale_api::Problem;
+use percale_api::entries::{Attributes, Content};
 use percale_api::mounts::{MountChange, MountChanges, MountDone, MountResult};
 use percale_api::uploads::Condition;
 use percale_client::put::PutOptions;
-use percale_client::{Item, Outcome};
+use percale_client::{Item, Outcome, Retry};
 use percale_core::{ErrorCode, FileMode, ObjectPath, Position, Timestamp};
 use tokio::sync::{Notify, oneshot};
 
@@ -487,10 +488,7 @@ async fn send(shared: &Shared, batch: &[Change]) -> Vec<Result<MountDone, Refuse
             .into_iter()
             .map(|result| match result {
                 MountResult::Done(done) => Ok(done),
-                MountResult::Failed(problem) => {
-                    let (code, is_retryable) = (problem.error_code(), problem.retryable);
-                    Err(Refused { code, detail: problem.detail, is_retryable })
-                }
+                MountResult::Failed(problem) => Err(refused(problem)),
             })
             .collect(),
         Err(error) => {
@@ -506,18 +504,21 @@ async fn send(shared: &Shared, batch: &[Change]) -> Vec<Result<MountDone, Refuse
     }
 }
 
+fn refused(problem: Problem) -> Refused {
+    Refused { code: problem.error_code(), is_retryable: problem.retryable, detail: problem.detail }
+}
+
 /// Uploads a file of the spool.
 async fn upload(shared: &Shared, staged: &Staged) -> Result<MountDone, Refused> {
     let local = shared.session.spooled(&staged.place.token);
     let mut options = PutOptions::default();
-    options.overwrite = true;
+    // Where something must not be there yet, the same bytes may: they are what was sent before, if the answer was lost.
+    options.overwrite = staged.condition != Condition::New;
     let client = &shared.session.client;
-    let failed = |error: percale_client::Error| {
-        let is_retryable = matches!(
-            error.code(),
-            ErrorCode::SiteUnavailable | ErrorCode::Timeout | ErrorCode::CatalogUnavailable
-        );
-        Refused { code: error.code(), detail: error.to_string(), is_retryable }
+    let failed = |error: percale_client::Error| Refused {
+        code: error.code(),
+        detail: error.to_string(),
+        is_retryable: error.retry() != Retry::Permanent || error.code().is_retryable(),
     };
     let report = client.put_file(&local, &staged.path, &options).await.map_err(failed)?;
     if let Some(Item { outcome: Outcome::Failed(error), .. }) = report.failures.into_iter().next() {
@@ -525,6 +526,15 @@ async fn upload(shared: &Shared, staged: &Staged) -> Result<MountDone, Refused> 
     }
     let entry = client.stat(&staged.path).await.map_err(failed)?;
     let content = entry.content.as_ref();
+    if content.is_some_and(|content| content.mode != Some(staged.mode)) {
+        // The spooled file has others: this process must be able to write it again.
+        let attributes = Attributes { mtime: None, mode: Some(staged.mode) };
+        let change = MountChange::SetAttributes { path: staged.path.clone(), attributes };
+        let told = client.change_by_mount(shared.session.id(), vec![change]).await.map_err(failed)?;
+        if let Some(MountResult::Failed(problem)) = told.into_iter().next() {
+            return Err(refused(problem));
+        }
+    }
     Ok(MountDone {
         entry: Some(entry.id),
         version: content.map(|content| content.version),
