@@ -207,12 +207,16 @@ fn items<T: DeserializeOwned>(event: &Event) -> Vec<T> {
 fn open_collection(shared: &Shared, state: &mut State, at: At, parent: EntryId) -> Option<NodeId> {
     let id = state.names.of_entry(at.space, parent)?;
     shared.touch(state, id);
-    let collection = state.names.collection(id)?;
-    let is_newer = match (collection.listed_at, at.position) {
+    let is_listed = state.names.collection(id)?.is_listed;
+    (is_listed && is_news(state, at, id)).then_some(id)
+}
+
+/// Tells whether a record is newer than what was listed of a collection.
+fn is_news(state: &State, at: At, id: NodeId) -> bool {
+    match (state.names.collection(id).and_then(|collection| collection.listed_at), at.position) {
         (Some(listed), Some(position)) => listed.term != position.term || listed.seq < position.seq,
         _ => true,
-    };
-    (collection.is_listed && is_newer).then_some(id)
+    }
 }
 
 fn created(shared: &Shared, state: &mut State, at: At, item: Created) {
@@ -303,12 +307,49 @@ fn moved(shared: &Shared, state: &mut State, at: At, item: Moved) {
             {
                 return;
             }
+            if state.names.child(parent, &item.name).is_some_and(|other| waits(state, other)) {
+                // It will be decided who was first.
+                return removed(shared, state, at, item.id);
+            }
             shared.forget_name(node.parent, node.name.clone());
             state.names.rename(id, parent, &item.name);
+            shared.note_again(state, id);
             shared.forget_name(parent, item.name.into());
         }
-        // To where nothing is known of: it is found there when somebody looks.
-        (Some(_), None) => removed(shared, state, at, item.id),
+        (Some(id), None) => {
+            let known = state.names.of_entry(at.space, item.parent);
+            let Some(node) = state.names.get(id) else { return };
+            let is_there = Some(node.parent) == known && *node.name == *item.name;
+            let is_own = |parent, name: &str| state.owned.covers(parent, name, at.position);
+            if is_there || is_own(node.parent, &node.name) || !is_news(state, at, node.parent) {
+                // Or it was listed where it is after it was moved.
+                return;
+            }
+            if state.names.collection(id).is_none() || state.names.works_within(id).is_empty() {
+                // To where nothing is known of: it is found there when somebody looks.
+                return removed(shared, state, at, item.id);
+            }
+            // What programs write below it needs a path: where it is now, if it is known what that is in.
+            let (old, old_name) = (node.parent, node.name.clone());
+            let has_room = |parent: NodeId| {
+                let other = state.names.child(parent, &item.name);
+                state.names.collection(parent).is_some() && other.is_none_or(|other| !waits(state, other))
+            };
+            match known.filter(|parent| has_room(*parent)) {
+                Some(parent) => {
+                    state.names.rename(id, parent, &item.name);
+                    shared.note_again(state, id);
+                    shared.forget_name(parent, item.name.into());
+                }
+                None => {
+                    // It is looked for when its old place is listed again, and stays there as long as nobody finds it.
+                    if let Some(collection) = state.names.collection_mut(old) {
+                        collection.is_listed = false;
+                    }
+                }
+            }
+            shared.forget_name(old, old_name);
+        }
         // From where nothing is known of: the collection is listed anew.
         (None, Some(parent)) if !state.owned.covers(parent, &item.name, at.position) => {
             if let Some(collection) = state.names.collection_mut(parent) {
@@ -328,8 +369,8 @@ fn removed(shared: &Shared, state: &mut State, at: At, id: EntryId) {
         return;
     }
     shared.touch(state, parent);
-    if waits(state, known) {
-        // It comes back when what programs write is published.
+    if waits(state, known) || !state.names.works_within(known).is_empty() {
+        // It comes back when what programs write is published. What is below a collection cannot be; but it can be renamed.
         if let Some(node) = state.names.get_mut(known) {
             node.entry = None;
         }

@@ -10,7 +10,7 @@ use percale_core::access::Permission;
 use percale_core::{ObjectPath, Position};
 
 use crate::error::errno;
-use crate::names::{NodeId, SpaceNumber, What};
+use crate::names::{NodeId, SpaceNumber};
 use crate::state::{Shared, State};
 
 /// For how long a listing waits for what was changed here before.
@@ -174,12 +174,12 @@ impl Shared {
         Ok(state.names.child(parent, name))
     }
 
-    /// Tells whether a node is not in the catalog since what was made here is not published yet.
+    /// Tells whether a node is not in the catalog since what was made here is not published yet, or what is below it.
     fn is_ours(&self, state: &State, (parent, child): (NodeId, NodeId), at: Option<Position>) -> bool {
         state.names.get(child).is_some_and(|node| {
             state.owned.covers(parent, &node.name, at)
                 || node.entry.is_none()
-                || matches!(&node.what, What::Object(object) if object.work.is_some())
+                || !state.names.works_within(child).is_empty()
         })
     }
 

@@ -291,14 +291,19 @@ impl Shared {
         if work.writers > 0 || work.publishing.is_some() {
             return;
         }
-        let stat = self.session.stat_written(&work.place).ok();
-        let is_changed = work.is_dirty || stat.as_ref().map(looks) != work.begun;
+        let stat = self.session.stat_written(&work.place);
+        let is_as_before = match &stat {
+            Ok(stat) => work.begun == Some(looks(stat)),
+            // Its owner has removed it.
+            Err(errno) => work.place.is_the_copy() && *errno == rustix::io::Errno::NOENT,
+        };
         // If it has been said that it is written, it is said that it is not any more.
         let mark = work.mark.take();
         let is_marked = mark.is_some_and(|number| !self.take_back(state, number));
         let Some(work) = state.names.object_mut(id).and_then(|object| object.work.as_mut()) else { return };
-        let is_changed = is_changed || is_marked;
-        let (Some(stat), Some(path), true, true) = (stat, path, is_linked, is_changed || is_new) else {
+        let is_changed = work.is_dirty || !is_as_before || is_marked || is_new;
+        let is_gone = stat.is_err() && is_as_before;
+        if !is_linked || !is_changed || is_gone {
             // Readers go on with the staged file; it goes with the last of them.
             if !is_open {
                 self.session.discard(&work.place);
@@ -309,6 +314,19 @@ impl Shared {
                 });
             }
             return;
+        }
+        let (stat, path) = match (stat, path) {
+            (Ok(stat), Some(path)) => (stat, path),
+            (stat, path) => {
+                // As what was refused: it is staged, and the log says where it belonged.
+                work.is_dirty = true;
+                tracing::error!(
+                    name = %name, path = path.as_ref().map(tracing::field::display), error = stat.err().map(tracing::field::display),
+                    staged = %work.place.token,
+                    "what a program wrote cannot be published, since its directory is gone or it cannot be looked at; it is only on this host until it is written again or removed"
+                );
+                return;
+            }
         };
         let staged = Staged {
             node: id,
