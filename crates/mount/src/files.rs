@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::os::unix::fs::MetadataExt as _;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
 
 use fuser::{BackingId, Errno, FileType};
@@ -40,6 +41,25 @@ pub struct Handle {
     pub bytes: Bytes,
     /// Whether it may be written.
     pub is_writer: bool,
+    /// Whether it was, through this process: on kernels before 6.13 the times of a file do not tell what follows within a tick.
+    pub was_written: AtomicBool,
+}
+
+impl Handle {
+    fn new(node: NodeId, bytes: Bytes, is_writer: bool) -> Self {
+        Self { node, bytes, is_writer, was_written: AtomicBool::new(false) }
+    }
+
+    /// Returns the file of this host, if it may be written, and notes that it is.
+    pub fn to_write(&self) -> Option<&File> {
+        match &self.bytes {
+            Bytes::Here(file) if self.is_writer => {
+                self.was_written.store(true, Ordering::Relaxed);
+                Some(file)
+            }
+            _ => None,
+        }
+    }
 }
 
 /// Where the bytes of an open file are.
@@ -78,7 +98,7 @@ pub enum Obstacle {
     No(Errno),
     /// What was written before is just being published; the number of that change.
     Publishing(u64),
-    /// Its bytes are not on this host, and would have to be brought before they can be changed.
+    /// Its bytes have to be brought before they can be changed: from another host, or, if there are many, from another file.
     Elsewhere,
 }
 
@@ -194,7 +214,7 @@ impl Shared {
                 },
             };
         }
-        let handle = state.handles.add(Handle { node, bytes: Bytes::Here(file), is_writer });
+        let handle = state.handles.add(Handle::new(node, Bytes::Here(file), is_writer));
         Opened { handle, passthrough }
     }
 
@@ -245,7 +265,7 @@ impl Shared {
                 return Err(Errno::ESTALE.into());
             }
         };
-        let handle = Handle { node, bytes: Bytes::Elsewhere(file), is_writer: false };
+        let handle = Handle::new(node, Bytes::Elsewhere(file), false);
         Ok(Opened { handle: state.handles.add(handle), passthrough: None })
     }
 
@@ -279,13 +299,12 @@ impl Shared {
     /// Notes that a program closed a file. What it wrote is published if it was the last that might.
     pub fn close(&self, state: &mut State, number: u64) {
         let Some(handle) = state.handles.remove(number) else { return };
-        let node = handle.node;
+        let (node, is_writer) = (handle.node, handle.is_writer);
         if let Some(object) = state.names.object_mut(node) {
             object.closed();
-            if handle.is_writer
-                && let Some(work) = &mut object.work
-            {
+            if is_writer && let Some(work) = &mut object.work {
                 work.writers = work.writers.saturating_sub(1);
+                work.is_dirty |= handle.was_written.load(Ordering::Relaxed);
             }
         }
         self.end_work(state, node);
@@ -399,7 +418,7 @@ impl Shared {
         size: u64,
     ) -> Result<(), Obstacle> {
         if let Some(handle) = handle.and_then(|handle| state.handles.get(handle))
-            && let (Bytes::Here(file), true) = (&handle.bytes, handle.is_writer)
+            && let Some(file) = handle.to_write()
         {
             file.set_len(size).map_err(|error| from_io(&error))?;
         } else {

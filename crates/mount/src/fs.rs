@@ -457,11 +457,9 @@ impl Filesystem for Fs {
         _lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        let written = self.shared.handle(fh).and_then(|handle| match &handle.bytes {
-            Bytes::Here(file) if handle.is_writer => {
-                file.write_all_at(data, offset).map_err(|error| from_io(&error))
-            }
-            _ => Err(Errno::EBADF),
+        let written = self.shared.handle(fh).and_then(|handle| {
+            let file = handle.to_write().ok_or(Errno::EBADF)?;
+            file.write_all_at(data, offset).map_err(|error| from_io(&error))
         });
         match written {
             Ok(()) => reply.written(data.len() as u32),
@@ -669,12 +667,10 @@ impl Filesystem for Fs {
         mode: i32,
         reply: ReplyEmpty,
     ) {
-        let outcome = self.shared.handle(fh).and_then(|handle| match &handle.bytes {
-            Bytes::Here(file) if handle.is_writer => {
-                let flags = rustix::fs::FallocateFlags::from_bits_retain(mode as u32);
-                rustix::fs::fallocate(file, flags, offset, length).map_err(from_rustix)
-            }
-            _ => Err(Errno::EBADF),
+        let outcome = self.shared.handle(fh).and_then(|handle| {
+            let file = handle.to_write().ok_or(Errno::EBADF)?;
+            let flags = rustix::fs::FallocateFlags::from_bits_retain(mode as u32);
+            rustix::fs::fallocate(file, flags, offset, length).map_err(from_rustix)
         });
         answer_empty(reply, outcome);
     }

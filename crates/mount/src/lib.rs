@@ -14,6 +14,7 @@
 //! | [`names`] | nodes and their names |
 //! | [`object`] | what is known of a file |
 //! | [`files`] | files that programs have open |
+//! | [`copy`] | the copies that changes begin with |
 //! | [`tree`] | names that are made, changed and removed |
 //! | [`changes`] | what is not published yet |
 //! | [`follow`] | what changes elsewhere |
@@ -27,6 +28,7 @@
 
 mod ability;
 mod changes;
+mod copy;
 mod error;
 mod files;
 mod follow;

@@ -3,22 +3,20 @@
 
 use std::fs::File;
 use std::os::unix::fs::MetadataExt as _;
-use std::sync::Arc;
 
 use fuser::Errno;
-use percale_api::entries::Content;
 use percale_api::mounts::MountChange;
 use percale_api::uploads::Condition;
-use percale_core::{FileMode, ObjectPath};
+use percale_core::{FileMode, ObjectPath, Timestamp};
 use rustix::fs::Statx;
 
 use crate::changes::{Change, Staged};
+use crate::copy::{copy_at_once, date, is_recent, replace_open};
 use crate::error::{from_io, from_rustix};
 use crate::files::Obstacle;
 use crate::log::Left;
-use crate::names::{NodeId, What};
-use crate::object::{LocalCopy, Object, Open, Publishing, Work};
-use crate::remote::RemoteFile;
+use crate::names::NodeId;
+use crate::object::{LocalCopy, Open, Publishing, Work};
 use crate::session::Place;
 use crate::state::{Shared, State, modified};
 
@@ -85,15 +83,7 @@ impl Shared {
         }
         let object = state.names.object_mut(node).ok_or(Errno::EISDIR)?;
         if object.is_open() {
-            // Whoever has it open goes on with what it was; the name means another node from now on, which the kernel finds when
-            // it looks again.
-            let other = Object {
-                content: object.content.clone(),
-                copy: object.copy.clone(),
-                mode: object.mode,
-                ..Object::default()
-            };
-            state.names.replace(node, What::Object(Box::new(other)));
+            replace_open(state, node);
             return Err(Obstacle::No(Errno::ESTALE));
         }
         let before = match is_truncated || object.size() == 0 {
@@ -101,7 +91,8 @@ impl Shared {
             false => Some(self.open_here(object).ok_or(Obstacle::Elsewhere)?),
         };
         let is_changed = is_truncated && object.size() > 0;
-        Ok(self.stage_from(state, node, before.as_ref(), is_changed)?)
+        let before = before.map(|file| (file, object.mtime()));
+        self.stage_from(state, node, before, is_changed)
     }
 
     /// Begins to write a file again whose last writing is on its way to the site, which may have made a version of it: what comes of
@@ -109,7 +100,7 @@ impl Shared {
     fn write_again(&self, state: &mut State, node: NodeId, is_truncated: bool) -> Result<File, Obstacle> {
         let object = state.names.object_mut(node).ok_or(Errno::EISDIR)?;
         let publishing = object.publishing().ok_or(Errno::ESTALE)?;
-        let (number, size) = (publishing.number, publishing.staged.size);
+        let (number, size, mtime) = (publishing.number, publishing.staged.size, publishing.staged.mtime);
         let is_open = object.is_open();
         let sent = object.work.take().ok_or(Errno::ESTALE)?;
         let begun = if sent.place.is_the_copy() {
@@ -119,10 +110,10 @@ impl Shared {
             // Whoever has it open goes on with what it was, and the kernel allows one file for each node.
             Err(Obstacle::Publishing(number))
         } else if is_truncated || size == 0 {
-            self.stage_from(state, node, None, is_truncated && size > 0).map_err(Obstacle::No)
+            self.stage_from(state, node, None, is_truncated && size > 0)
         } else {
             let before = self.open_work(&sent);
-            before.and_then(|before| Ok(self.stage_from(state, node, Some(&before), false)?))
+            before.and_then(|before| self.stage_from(state, node, Some((before, mtime)), false))
         };
         if let Some(object) = state.names.object_mut(node) {
             match begun {
@@ -135,7 +126,7 @@ impl Shared {
 
     /// Opens a file that was written, to be read; one that is being published may have its place already.
     pub fn open_work(&self, work: &Work) -> Result<File, Obstacle> {
-        let error = match self.session.open_written(&work.place) {
+        let error = match self.session.open_to_read(&work.place) {
             Ok(file) => return Ok(file),
             Err(error) => error,
         };
@@ -164,21 +155,26 @@ impl Shared {
         true
     }
 
-    /// Stages a file with the bytes of another, and notes that it is written.
+    /// Stages a file with the bytes of another, which was modified then, and notes that it is written.
+    ///
+    /// # Errors
+    /// What stands in the way: as a rule that there are too many bytes to be copied at once.
     fn stage_from(
         &self,
         state: &mut State,
         node: NodeId,
-        before: Option<&File>,
+        before: Option<(File, Timestamp)>,
         is_changed: bool,
-    ) -> Result<File, Errno> {
+    ) -> Result<File, Obstacle> {
         let mode = state.names.object(node).ok_or(Errno::EISDIR)?.mode.unwrap_or(FileMode::DEFAULT);
         let (file, mut work) = self.stage(mode)?;
-        if let Some(before) = before
-            && let Err(error) = copy(before, &file)
-        {
+        let copied = before.map_or(Ok(()), |(before, mtime)| {
+            copy_at_once(&before, &file)?;
+            date(&file, mtime).map_err(|error| from_io(&error).into())
+        });
+        if let Err(obstacle) = copied {
             self.session.discard(&work.place);
-            return Err(from_io(&error));
+            return Err(obstacle);
         }
         work.is_dirty = is_changed;
         self.begin_work(state, node, work);
@@ -215,13 +211,14 @@ impl Shared {
         self.note(&work.place, &path);
         let mark = Change::Name(MountChange::Writing { path, store: id });
         work.mark = Some(self.submit(state, mark, Vec::new()));
+        work.is_dirty = begun.as_ref().is_none_or(|stat| is_recent(modified(stat)));
         work.begun = begun.as_ref().map(looks);
         state.names.object_mut(node).ok_or(Errno::EISDIR)?.work = Some(work);
         Ok(Some(file))
     }
 
     /// Notes a staged file that has the content of the version.
-    fn begin_work(&self, state: &mut State, node: NodeId, mut work: Work) {
+    pub fn begin_work(&self, state: &mut State, node: NodeId, mut work: Work) {
         let stat = self.session.stat_written(&work.place).ok();
         work.begun = stat.as_ref().map(looks);
         if let Some(path) = self.path(state, node) {
@@ -230,52 +227,6 @@ impl Shared {
         if let Some(object) = state.names.object_mut(node) {
             object.work = Some(work);
         }
-    }
-
-    /// Brings the bytes of a version to this host, so that they can be changed.
-    ///
-    /// # Errors
-    /// What programs are told.
-    pub async fn bring(self: &Arc<Self>, node: NodeId) -> Result<(), Errno> {
-        let (space, path, content, mode) = {
-            let state = self.state();
-            let object = state.names.object(node).ok_or(Errno::ENOENT)?;
-            let content = object.content.clone().ok_or(Errno::ESTALE)?;
-            let path = self.path(&state, node).ok_or(Errno::ENOENT)?;
-            let space = state.names.get(node).and_then(|node| node.space).ok_or(Errno::ENOENT)?;
-            let space = state.spaces.get(usize::from(space.0)).ok_or(Errno::ENOENT)?.id;
-            (space, path, content, object.mode.unwrap_or(FileMode::DEFAULT))
-        };
-        let version = content.version;
-        let remote = self.remote.open(space, path, content.clone());
-        let (file, work) = self.stage(mode)?;
-        let brought = self.copy_from(&remote, &content, &file).await;
-        let mut state = self.state();
-        let object = state.names.object(node);
-        let is_as_before = object.is_some_and(|object| {
-            object.work.is_none() && object.content.as_ref().is_some_and(|content| content.version == version)
-        });
-        if brought.is_err() || !is_as_before {
-            self.session.discard(&work.place);
-            return brought;
-        }
-        self.begin_work(&mut state, node, work);
-        Ok(())
-    }
-
-    async fn copy_from(&self, remote: &Arc<RemoteFile>, content: &Content, file: &File) -> Result<(), Errno> {
-        use std::os::unix::fs::FileExt as _;
-        const PIECE: u64 = 4 << 20;
-        let mut at = 0;
-        while at < content.size {
-            let bytes = self.remote.read(remote, at, PIECE).await?;
-            let file = file.try_clone().map_err(|error| from_io(&error))?;
-            let len = bytes.len() as u64;
-            let written = tokio::task::spawn_blocking(move || file.write_all_at(&bytes, at)).await;
-            written.map_err(|_| Errno::EIO)?.map_err(|error| from_io(&error))?;
-            at += len;
-        }
-        Ok(())
     }
 
     /// Has what was written published, if nobody writes any more and it was changed.
@@ -361,13 +312,4 @@ impl Shared {
             object.work = None;
         }
     }
-}
-
-/// Copies a file, sharing its blocks where the file system can.
-fn copy(from: &File, to: &File) -> std::io::Result<()> {
-    if rustix::fs::ioctl_ficlone(to, from).is_ok() {
-        return Ok(());
-    }
-    let (mut from, mut to) = (from, to);
-    std::io::copy(&mut from, &mut to).map(drop)
 }
