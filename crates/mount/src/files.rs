@@ -205,13 +205,18 @@ impl Shared {
                     passthrough = Some(id.clone());
                     Open::Passthrough(id, count + 1)
                 }
-                Open::No => match self.register(&file, register) {
-                    Some(id) => {
-                        passthrough = Some(id.clone());
-                        Open::Passthrough(id, 1)
+                Open::No => {
+                    // The kernel opens it anew for each handle. What it has registered must not count as one that writes.
+                    let place = object.work.as_ref().map(|work| &work.place).filter(|_| is_writer);
+                    let to_read = place.and_then(|place| self.session.open_to_read(place).ok());
+                    match self.register(to_read.as_ref().unwrap_or(&file), register) {
+                        Some(id) => {
+                            passthrough = Some(id.clone());
+                            Open::Passthrough(id, 1)
+                        }
+                        None => Open::Daemon(1),
                     }
-                    None => Open::Daemon(1),
-                },
+                }
             };
         }
         let handle = state.handles.add(Handle::new(node, Bytes::Here(file), is_writer));
@@ -297,22 +302,28 @@ impl Shared {
     }
 
     /// Notes that a program closed a file. What it wrote is published if it was the last that might.
-    pub fn close(&self, state: &mut State, number: u64) {
+    pub fn close(self: &Arc<Self>, state: &mut State, number: u64) {
         let Some(handle) = state.handles.remove(number) else { return };
         let (node, is_writer) = (handle.node, handle.is_writer);
+        let mut is_writer_of_kernel = false;
         if let Some(object) = state.names.object_mut(node) {
+            is_writer_of_kernel = is_writer && matches!(object.open, Open::Passthrough(..));
             object.closed();
             if is_writer && let Some(work) = &mut object.work {
                 work.writers = work.writers.saturating_sub(1);
                 work.is_dirty |= handle.was_written.load(Ordering::Relaxed);
             }
         }
+        drop(handle);
+        if is_writer_of_kernel {
+            self.count_mapping(state, node);
+        }
         self.end_work(state, node);
         state.names.drop_unused(node);
     }
 
     /// Closes what programs have open: after the mount is gone the kernel does not say any more that they closed it.
-    pub fn close_all(&self) {
+    pub fn close_all(self: &Arc<Self>) {
         let mut state = self.state();
         for number in state.handles.numbers() {
             self.close(&mut state, number);

@@ -260,6 +260,7 @@ async fn open_spaces(session: &Session, options: &Options) -> Result<(State, Vec
         spaces,
         owned: Owned::default(),
         left: 0,
+        mapped: 0,
     };
     Ok((state, since))
 }
@@ -305,7 +306,13 @@ impl Mounted {
         // It would unmount once more when it is dropped, and somebody else may have mounted there by now.
         std::mem::forget(session);
         shared.close_all();
-        let is_published = tokio::time::timeout(LAST_WAIT, shared.changes.until_done(None)).await.is_ok();
+        let published = async {
+            while shared.state().mapped > 0 {
+                tokio::time::sleep(LOOK).await;
+            }
+            shared.changes.until_done(None).await;
+        };
+        let is_published = tokio::time::timeout(LAST_WAIT, published).await.is_ok();
         for task in work {
             task.abort();
         }

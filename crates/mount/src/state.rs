@@ -55,6 +55,8 @@ pub struct State {
     pub owned: Owned,
     /// How many files of an earlier process are not published, nor on their way: they were refused again, or cannot be looked at.
     pub left: usize,
+    /// How many files programs may still write by mappings that outlive the handles.
+    pub mapped: usize,
 }
 
 /// A mount.

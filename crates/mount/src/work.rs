@@ -3,6 +3,7 @@
 
 use std::fs::File;
 use std::os::unix::fs::MetadataExt as _;
+use std::sync::Arc;
 
 use fuser::Errno;
 use percale_api::mounts::MountChange;
@@ -227,6 +228,45 @@ impl Shared {
         if let Some(object) = state.names.object_mut(node) {
             object.work = Some(work);
         }
+    }
+
+    /// Counts as a writer whoever can go on writing a staged file by a mapping, after the last handle was closed: the kernel says
+    /// nothing of those that it made itself.
+    pub fn count_mapping(self: &Arc<Self>, state: &mut State, node: NodeId) {
+        if state.names.get(node).is_none_or(|node| !node.is_linked) {
+            return;
+        }
+        let Some(work) = state.names.object_mut(node).and_then(|object| object.work.as_mut()) else { return };
+        if work.writers > 0 || work.publishing.is_some() || !self.session.is_written(&work.place) {
+            return;
+        }
+        work.writers = 1;
+        let (shared, place) = (self.clone(), work.place.clone());
+        state.mapped += 1;
+        self.runtime.spawn(async move {
+            for pause in crate::left::looks() {
+                tokio::time::sleep(pause).await;
+                if shared.end_mapping(node, &place) {
+                    return;
+                }
+            }
+        });
+    }
+
+    /// Has a file published that was mapped, if it is not any more.
+    fn end_mapping(&self, node: NodeId, place: &Place) -> bool {
+        let mut state = self.state();
+        let work = state.names.object_mut(node).and_then(|object| object.work.as_mut());
+        if let Some(work) = work.filter(|work| work.place == *place) {
+            if work.writers > 1 || self.session.is_written(place) {
+                return false;
+            }
+            work.writers = 0;
+        }
+        state.mapped -= 1;
+        self.end_work(&mut state, node);
+        state.names.drop_unused(node);
+        true
     }
 
     /// Has what was written published, if nobody writes any more and it was changed.
