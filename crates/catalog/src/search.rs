@@ -129,8 +129,8 @@ impl Query for Search {
             .iter()
             .filter(|space| space.row.space.id >= place.space && filters.may_hold_in(&space.row.space.name));
         for (at, space) in spaces.enumerate() {
-            let id = space.row.space.id;
-            if at > 0 && Instant::now() >= until {
+            let (id, begun) = (space.row.space.id, Instant::now());
+            if at > 0 && begun >= until {
                 let next = Place { space: id, after: 1, lead: Lead::Open(FEW) };
                 let page = Page { items: found, next: Some(next.to_string()), position: None };
                 return Ok(FoundPage { page, homes, mismatches });
@@ -163,6 +163,8 @@ impl Query for Search {
                 all_texts = Texts::find(tx, space.row.sp, &filters, true).await?;
                 searched.texts = &all_texts;
             }
+            // What was looked up is looked up anew for the next page: at least as long is made use of it.
+            let until = until.max(Instant::now() + begun.elapsed());
             let is_all = searched.run(tx, driver, room, until).await?;
             if searched.goes_through {
                 tx.query(&PLAN_ONCE, row![]).await?;
