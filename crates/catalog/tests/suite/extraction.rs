@@ -30,7 +30,8 @@ fn header_by(Described { object, as_of, .. }: &Described, set: &[(&str, &str)]) 
     Header { as_of: as_of.clone(), ..header(object, set) }
 }
 
-/// Reads all that is due, each object having its path as an attribute. Returns what was read.
+/// Reads all that is due, each object having its path as an attribute. Returns what was read, in order: ids are given in blocks, so those
+/// of later objects may be smaller.
 async fn settle(site: &Site) -> Vec<String> {
     let mut read = Vec::new();
     loop {
@@ -43,6 +44,7 @@ async fn settle(site: &Site) -> Vec<String> {
         read.extend(due.iter().map(at));
         site.catalog.extracted(site.space.id, Some(place), headers).await.unwrap();
         if is_done {
+            read.sort_unstable();
             return read;
         }
     }
@@ -195,27 +197,24 @@ async fn what_is_described_is_read_with_its_documents_and_again_when_these_chang
     assert_eq!(
         settle(&site).await,
         [
-            "/lab/a.nc < a.nc.yaml < a.json < a.yml",
-            "/lab/a.nc.yaml",
             "/lab/a.json",
+            "/lab/a.nc < a.nc.yaml < a.json < a.yml",
+            "/lab/a.nc.csv < a.nc.yaml",
+            "/lab/a.nc.yaml",
             "/lab/a.yml",
-            "/lab/b.nii.gz",
-            "/lab/a.nc.csv < a.nc.yaml"
+            "/lab/b.nii.gz"
         ]
     );
     // One that comes later, or says something else.
     site.put("/lab/b.json", 1).await;
-    assert_eq!(settle(&site).await, ["/lab/b.nii.gz < b.json", "/lab/b.json"]);
+    assert_eq!(settle(&site).await, ["/lab/b.json", "/lab/b.nii.gz < b.json"]);
     site.put("/lab/b.json", 2).await;
-    assert_eq!(settle(&site).await, ["/lab/b.nii.gz < b.json", "/lab/b.json"]);
+    assert_eq!(settle(&site).await, ["/lab/b.json", "/lab/b.nii.gz < b.json"]);
     // One that goes or has another name, and one that took its place.
     site.rename("/lab/b.json", "/lab/c.json", false).await.unwrap();
     assert_eq!(settle(&site).await, ["/lab/b.nii.gz", "/lab/c.json"]);
     site.rename("/lab/c.json", "/lab/a.json", true).await.unwrap();
-    assert_eq!(
-        settle(&site).await,
-        ["/lab/a.nc < a.nc.yaml < a.json < a.yml", "/lab/c.json"].map(|at| at.replace("c.json", "a.json"))
-    );
+    assert_eq!(settle(&site).await, ["/lab/a.json", "/lab/a.nc < a.nc.yaml < a.json < a.yml"]);
     site.remove("/lab/a.json", false).await.unwrap();
     assert_eq!(settle(&site).await, ["/lab/a.nc < a.nc.yaml < a.yml"]);
     // What is renamed is described by others, and may be of another format.
@@ -225,7 +224,7 @@ async fn what_is_described_is_read_with_its_documents_and_again_when_these_chang
     site.mkdir("/lab/d").await;
     site.rename("/lab/a.yml", "/lab/d/a.yml", false).await.unwrap();
     site.put("/lab/d/a.tif", 1).await;
-    assert_eq!(settle(&site).await, ["/lab/a.tif", "/lab/d/a.yml", "/lab/d/a.tif < a.yml"]);
+    assert_eq!(settle(&site).await, ["/lab/a.tif", "/lab/d/a.tif < a.yml", "/lab/d/a.yml"]);
     site.remove("/lab/d", true).await.unwrap();
     assert_eq!(settle(&site).await, Vec::<String>::new());
     // A collection of that name is no document, and everything is found by looking at all objects, too.
@@ -233,7 +232,8 @@ async fn what_is_described_is_read_with_its_documents_and_again_when_these_chang
     let mut all = Vec::new();
     let mut scan = site.catalog.to_extract(site.space.id, EXTRACTOR + 1, 100).await.unwrap();
     all.extend(scan.due.drain(..).map(|due| (due.object.path.to_string(), due.by.len())));
-    let wanted = [("/lab/a.tif", 0), ("/lab/a.nc.yaml", 0), ("/lab/b.nii.gz", 0), ("/lab/a.nc.csv", 1)];
+    all.sort_unstable();
+    let wanted = [("/lab/a.nc.csv", 1), ("/lab/a.nc.yaml", 0), ("/lab/a.tif", 0), ("/lab/b.nii.gz", 0)];
     assert_eq!(all, wanted.map(|(path, by)| (path.to_owned(), by)));
     site.assert_sound().await;
 }
@@ -253,9 +253,11 @@ async fn one_document_describes_many(site: Site) {
     // Its copies are not told more than once.
     assert!(due.iter().flat_map(|due| &due.by).all(|by| by.replicas.len() == 1));
     let read = settle(&site).await;
-    assert_eq!((read.len(), read[0].as_str()), (63, "/lab/a.00 < a.json"));
-    assert!(read.iter().all(|read| !read.contains(".nc")), "{read:?}");
-    assert_eq!(read[60..], ["/lab/a < a.json", "/lab/a.x.gz < a.json", "/lab/a.json"]);
+    let names = (0..60).map(|n| format!("a.{n:02}")).chain(["a".to_owned(), "a.x.gz".to_owned()]);
+    let described = names.map(|name| format!("/lab/{name} < a.json"));
+    let mut wanted: Vec<_> = described.chain(["/lab/a.json".to_owned()]).collect();
+    wanted.sort_unstable();
+    assert_eq!(read, wanted);
     site.remove("/lab/a.json", false).await.unwrap();
     assert_eq!(settle(&site).await.len(), 62);
 }
