@@ -31,7 +31,7 @@ impl Catalog {
         self.change(Keep { key: key.clone(), answer }).await
     }
 
-    /// Forgets a request that failed and may be repeated with the same key.
+    /// Forgets a request that failed and may be repeated with the same key; not one that was answered meanwhile.
     pub async fn forget(&self, key: &AnswerKey) -> Result<()> {
         self.change(Forget(key.clone())).await
     }

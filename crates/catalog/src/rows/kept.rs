@@ -103,7 +103,7 @@ static BEGIN_AGAIN: Sql = Sql::both(
 );
 static SET_ANSWER: Sql =
     Sql::both("UPDATE idempotency SET status = $1, answer = $2, expires = $3 WHERE caller = $4 AND key = $5");
-static FORGET: Sql = Sql::both("DELETE FROM idempotency WHERE caller = $1 AND key = $2");
+static FORGET: Sql = Sql::both("DELETE FROM idempotency WHERE caller = $1 AND key = $2 AND answer IS NULL");
 static PRUNE_ANSWERS: Sql = Sql::both("DELETE FROM idempotency WHERE expires <= $1");
 
 /// Returns what is kept under a key.

@@ -58,8 +58,11 @@ async fn a_request_again_gets_the_same_answer(site: Site) {
     site.catalog.answer(&key, answer.clone()).await.unwrap();
     assert_eq!(second.remember(&key, [1; 32]).await.unwrap(), Remembered::Same(answer));
     assert_eq!(second.remember(&key, [2; 32]).await.unwrap(), Remembered::Mismatch);
-    site.catalog.forget(&key).await.unwrap();
-    assert_eq!(second.remember(&key, [2; 32]).await.unwrap(), Remembered::First);
+    for key in [&key, &other] {
+        site.catalog.forget(key).await.unwrap();
+    }
+    assert_eq!(second.remember(&key, [2; 32]).await.unwrap(), Remembered::Mismatch, "it was answered");
+    assert_eq!(second.remember(&other, [3; 32]).await.unwrap(), Remembered::First);
     let unknown = AnswerKey { key: "none".into(), ..key };
     assert_eq!(
         kind(site.catalog.answer(&unknown, Answer { status: 200, body: String::new() }).await),
