@@ -1,28 +1,20 @@
-//! What was changed through the mount and is not published yet: kept in order, published in the background, in batches.
+//! What was changed through the mount and is not published yet, kept in order.
 
-use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use fuser::Errno;
-use percale_api::Problem;
-use percale_api::entries::{Attributes, Content};
-use percale_api::mounts::{MountChange, MountChanges, MountDone, MountResult};
+use percale_api::mounts::{MountChange, MountChanges, MountDone};
 use percale_api::uploads::Condition;
-use percale_client::put::PutOptions;
-use percale_client::{Item, Outcome, Retry};
-use percale_core::{ErrorCode, FileMode, ObjectPath, Position, Timestamp};
+use percale_core::{ErrorCode, FileMode, ObjectPath, Timestamp};
 use tokio::sync::{Notify, oneshot};
 
 use crate::error::errno;
-use crate::names::{LEFT, NodeId};
-use crate::object::LocalCopy;
-use crate::session::{Place, is_over};
+use crate::names::{NodeId, carry};
+use crate::owned::Name;
+use crate::session::Place;
 use crate::state::{Shared, State};
 
-/// The first pause after a failure that may pass, and the longest.
-const FIRST_PAUSE: Duration = Duration::from_millis(50);
-const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// How often the first changes are tried while a program waits for its own, where the site answers: about 20 s.
 const MOST_ATTEMPTS: u64 = 10;
 /// Changes that may wait; beyond that, programs that change more are held back.
@@ -31,9 +23,12 @@ const MOST_WAITING: usize = 50_000;
 /// Why a change did not come about.
 #[derive(Debug, Clone)]
 pub struct Refused {
-    code: ErrorCode,
-    detail: String,
-    is_retryable: bool,
+    /// Its code.
+    pub code: ErrorCode,
+    /// In words.
+    pub detail: String,
+    /// Whether it may come about later.
+    pub is_retryable: bool,
 }
 
 /// A file that was written and is to be published.
@@ -64,9 +59,6 @@ impl Staged {
     }
 }
 
-/// A name in a collection.
-pub type Name = (NodeId, Box<str>);
-
 /// A change.
 #[derive(Debug, Clone)]
 pub enum Change {
@@ -77,8 +69,8 @@ pub enum Change {
 }
 
 impl Change {
-    /// Takes over that a collection has another path.
-    fn moved(&mut self, from: &ObjectPath, to: &ObjectPath) {
+    /// Takes over that a collection has another path. Tells whether the change is of something there.
+    fn moved(&mut self, from: &ObjectPath, to: &ObjectPath) -> bool {
         let (path, other) = match self {
             Self::Publish(Staged { path, .. }) => (path, None),
             Self::Name(change) => match change {
@@ -92,17 +84,13 @@ impl Change {
                 | MountChange::Remove { path } => (path, None),
             },
         };
-        for path in [Some(path), other].into_iter().flatten() {
-            if let Some(below) = path.as_str().strip_prefix(from.as_str()).filter(|_| path.is_within(from))
-                && let Ok(moved) = ObjectPath::parse(&format!("{to}{below}"))
-            {
-                *path = moved;
-            }
-        }
+        let is_other = other.is_some_and(|other| carry(other, from, to));
+        carry(path, from, to) || is_other
     }
 }
 
-type Answer = oneshot::Sender<Result<MountDone, Refused>>;
+/// Hears what became of a change.
+pub type Answer = oneshot::Sender<Result<MountDone, Refused>>;
 
 #[derive(Debug)]
 struct Waiting {
@@ -120,6 +108,32 @@ impl Waiting {
     fn moves_directory(&self) -> bool {
         self.answer.is_some() && matches!(self.change, Change::Name(MountChange::Move { .. }))
     }
+}
+
+/// A change that is sent, as it is then.
+#[derive(Debug)]
+pub struct Sent {
+    /// The change.
+    pub change: Change,
+    /// The names of a directory that it moves: the new one, and the one before.
+    pub moves: Option<Vec<Name>>,
+}
+
+/// A change that was made or refused.
+#[derive(Debug)]
+pub struct Ended {
+    /// Its number.
+    pub number: u64,
+    /// As it was sent.
+    pub sent: Change,
+    /// As it is now: what it is about may be elsewhere.
+    pub now: Change,
+    /// The names that meant something else by it.
+    pub names: Vec<Name>,
+    /// Who waits for it.
+    pub answer: Option<Answer>,
+    /// What became of it.
+    pub outcome: Result<MountDone, Refused>,
 }
 
 #[derive(Debug, Default)]
@@ -167,15 +181,85 @@ impl Changes {
         let at = queue.waiting.iter().position(|waiting| waiting.number == number && !waiting.is_sent)?;
         let taken = queue.waiting.remove(at)?;
         drop(queue);
-        self.done.notify_waiters();
+        self.tell();
         Some(taken.names)
     }
 
-    /// Takes over that a collection has another path, for all changes that wait.
-    pub fn moved(&self, from: &ObjectPath, to: &ObjectPath) {
+    /// Takes over that a collection has another path, for all changes that wait. Returns where files lie that belong elsewhere now.
+    pub fn moved(&self, from: &ObjectPath, to: &ObjectPath) -> Vec<(Place, ObjectPath)> {
+        let mut moved = Vec::new();
         for waiting in &mut self.queue().waiting {
-            waiting.change.moved(from, to);
+            if waiting.change.moved(from, to)
+                && let Change::Publish(staged) = &waiting.change
+            {
+                moved.push((staged.place.clone(), staged.path.clone()));
+            }
         }
+        moved
+    }
+
+    /// Waits until there are changes, and returns those that go into the next request: from here on the site may have made them.
+    pub async fn next(&self) -> Vec<Sent> {
+        loop {
+            let sent = self.batch();
+            if !sent.is_empty() {
+                return sent;
+            }
+            self.added.notified().await;
+        }
+    }
+
+    fn batch(&self) -> Vec<Sent> {
+        let mut queue = self.queue();
+        let count = batch_len(&queue.waiting);
+        let sent = queue.waiting.iter_mut().take(count);
+        sent.map(|waiting| {
+            waiting.is_sent = true;
+            let moves = waiting.moves_directory().then(|| waiting.names.clone());
+            Sent { change: waiting.change.clone(), moves }
+        })
+        .collect()
+    }
+
+    /// Takes out what was sent and has ended. What `may_pass` stays, and is sent again; tells whether there is such, and counts it unless
+    /// that is of no consequence yet.
+    pub fn sent(
+        &self,
+        sent: Vec<Sent>,
+        outcomes: Vec<Result<MountDone, Refused>>,
+        is_counted: impl Fn(&Refused) -> bool,
+        may_pass: impl Fn(&Change, &Refused) -> bool,
+    ) -> (Vec<Ended>, bool) {
+        let (mut ended, mut rest) = (Vec::with_capacity(sent.len()), VecDeque::new());
+        let mut queue = self.queue();
+        for (Sent { change, .. }, outcome) in sent.into_iter().zip(outcomes) {
+            let Some(mut waiting) = queue.waiting.pop_front() else { break };
+            match outcome {
+                Err(refused) if may_pass(&waiting.change, &refused) => {
+                    // One that waits for another, which was overtaken by a removal, is made by the next request.
+                    if rest.is_empty() && is_counted(&refused) {
+                        tracing::warn!(code = %refused.code, error = refused.detail, "a change cannot be published yet");
+                        queue.refused = (queue.refused.0 + 1, Some(refused.code));
+                    }
+                    waiting.is_sent = may_be_made(refused.code);
+                    rest.push_back(waiting);
+                }
+                outcome => {
+                    let Waiting { number, change: now, names, answer, .. } = waiting;
+                    ended.push(Ended { number, sent: change, now, names, answer, outcome });
+                }
+            }
+        }
+        let is_again = !rest.is_empty();
+        while let Some(waiting) = rest.pop_back() {
+            queue.waiting.push_front(waiting);
+        }
+        (ended, is_again)
+    }
+
+    /// Has those look again who wait for something to end.
+    pub fn tell(&self) {
+        self.done.notify_waiters();
     }
 
     /// Tells whether anything waits or is on its way.
@@ -213,7 +297,7 @@ impl Changes {
     async fn until_away(&self) -> ErrorCode {
         let (before, _) = self.queue().refused;
         let away = self.until(|queue| match queue.refused {
-            (count, Some(why)) if count != before && may_be_made(why) => Some(why),
+            (count, Some(why)) if count != before && is_away(why) => Some(why),
             (count, why) if count >= before + MOST_ATTEMPTS => why,
             _ => None,
         });
@@ -245,74 +329,6 @@ impl Changes {
     /// Tells whether programs are to be held back.
     pub fn is_full(&self) -> bool {
         self.len() > MOST_WAITING
-    }
-}
-
-/// What this mount does itself to a name: the journal's records of it say what is known here, or what comes before it.
-#[derive(Debug, Default)]
-pub struct Own {
-    /// Changes that are not made yet.
-    waiting: u32,
-    /// Where the last one stands in the journal.
-    until: Option<Position>,
-}
-
-/// The names that this mount changes.
-#[derive(Debug, Default)]
-pub struct Owned {
-    names: HashMap<Name, Own>,
-    /// Listings that are being read: they may be older than what the journal has passed.
-    listings: u32,
-}
-
-impl Owned {
-    fn begin(&mut self, names: &[Name]) {
-        for name in names {
-            self.names.entry(name.clone()).or_default().waiting += 1;
-        }
-    }
-
-    fn end(&mut self, names: &[Name], position: Option<Position>) {
-        for name in names {
-            let Some(own) = self.names.get_mut(name) else { continue };
-            own.waiting = own.waiting.saturating_sub(1);
-            own.until = position.or(own.until);
-            if own.waiting == 0 && own.until.is_none() {
-                self.names.remove(name);
-            }
-        }
-    }
-
-    /// Notes that a listing is going to be read. Until [`Owned::merged`] nothing is forgotten.
-    pub fn reading(&mut self) {
-        self.listings += 1;
-    }
-
-    /// Notes that a listing was taken over, or given up.
-    pub fn merged(&mut self) {
-        // What can be forgotten goes with the next record.
-        self.listings = self.listings.saturating_sub(1);
-    }
-
-    /// Tells whether a record of the journal about a name says nothing new, since this mount changes it itself.
-    pub fn covers(&self, parent: NodeId, name: &str, at: Option<Position>) -> bool {
-        // The key of a map of pairs cannot be borrowed in parts.
-        let Some(own) = self.names.get(&(parent, Box::from(name))) else { return false };
-        let is_before = |until: Position| at.is_none_or(|at| at.term == until.term && at.seq <= until.seq);
-        own.waiting > 0 || own.until.is_some_and(is_before)
-    }
-
-    /// Forgets what the journal has passed.
-    pub fn passed(&mut self, at: Position) {
-        if self.listings > 0 {
-            return;
-        }
-        self.names.retain(|_, own| {
-            own.waiting > 0
-                || own.until.is_some_and(|until| {
-                    until.space != at.space || (until.term == at.term && until.seq > at.seq)
-                })
-        });
     }
 }
 
@@ -367,79 +383,15 @@ impl Pending {
     }
 }
 
-/// Publishes what is added, until the mount ends.
-pub async fn publish(shared: Arc<Shared>) {
-    let changes = &shared.changes;
-    let mut pause = FIRST_PAUSE;
-    loop {
-        let batch: Vec<Change> = {
-            let mut queue = changes.queue();
-            let count = batch_len(&queue.waiting);
-            let sent = queue.waiting.iter_mut().take(count);
-            sent.map(|waiting| {
-                waiting.is_sent = true;
-                waiting.change.clone()
-            })
-            .collect()
-        };
-        if batch.is_empty() {
-            changes.added.notified().await;
-            continue;
-        }
-        let outcomes = send(&shared, &batch).await;
-        let mut again = false;
-        let mut ended = Vec::with_capacity(batch.len());
-        {
-            let mut queue = changes.queue();
-            let mut rest = VecDeque::new();
-            for outcome in outcomes {
-                let Some(mut waiting) = queue.waiting.pop_front() else { break };
-                match outcome {
-                    Err(refused) if may_pass(&shared, &waiting.change, &refused) => {
-                        // One that waits for another, which was overtaken by a removal, is made by the next request.
-                        if !again && (pause > FIRST_PAUSE || may_be_made(refused.code)) {
-                            tracing::warn!(code = %refused.code, error = refused.detail, "a change cannot be published yet");
-                            queue.refused = (queue.refused.0 + 1, Some(refused.code));
-                        }
-                        again = true;
-                        waiting.is_sent = may_be_made(refused.code);
-                        rest.push_back(waiting);
-                    }
-                    outcome => ended.push((waiting, outcome)),
-                }
-            }
-            while let Some(waiting) = rest.pop_back() {
-                queue.waiting.push_front(waiting);
-            }
-        }
-        for (waiting, outcome) in ended {
-            end(&shared, waiting, outcome);
-        }
-        changes.done.notify_waiters();
-        if again {
-            tokio::time::sleep(pause).await;
-            pause = LONGEST_PAUSE.min(pause * 2);
-        } else {
-            pause = FIRST_PAUSE;
-        }
-    }
-}
-
-/// Tells whether a change that failed is to be tried again.
-fn may_pass(shared: &Shared, change: &Change, refused: &Refused) -> bool {
-    let is_gone = match change {
-        // Removed while it was on its way.
-        Change::Publish(staged) => shared.session.stat_written(&staged.place).is_err(),
-        Change::Name(_) => false,
-    };
-    let is_over = is_gone && refused.code == ErrorCode::VersionChanged;
-    refused.is_retryable && !is_over && shared.session.lost().is_none()
-}
-
 /// Tells whether a change that was answered so may have been made all the same.
-fn may_be_made(code: ErrorCode) -> bool {
+pub fn may_be_made(code: ErrorCode) -> bool {
     use ErrorCode::{CatalogUnavailable, Internal, SiteUnavailable, Timeout};
     matches!(code, SiteUnavailable | Timeout | CatalogUnavailable | Internal)
+}
+
+/// Tells whether an answer means that the site is away. Any other that may pass tells that it is there: so it is asked for a while.
+fn is_away(code: ErrorCode) -> bool {
+    matches!(code, ErrorCode::SiteUnavailable | ErrorCode::Timeout)
 }
 
 /// Returns how many changes go into the next request: as many as it may have, but a file of the spool goes alone, and a directory that is
@@ -456,260 +408,15 @@ fn batch_len(waiting: &VecDeque<Waiting>) -> usize {
     }
 }
 
-fn is_spooled(change: &Change) -> bool {
+/// Tells whether a change publishes a file of the spool.
+pub fn is_spooled(change: &Change) -> bool {
     matches!(change, Change::Publish(Staged { place: Place { store: None, .. }, .. }))
-}
-
-async fn send(shared: &Shared, batch: &[Change]) -> Vec<Result<MountDone, Refused>> {
-    if let [change @ Change::Publish(staged)] = batch
-        && is_spooled(change)
-    {
-        return vec![upload(shared, staged).await];
-    }
-    let wire = |change: &Change| match change {
-        Change::Name(change) => Some(change.clone()),
-        Change::Publish(staged) if staged.place.is_the_copy() => Some(MountChange::Written {
-            path: staged.path.clone(),
-            store: shared.session.store_id(staged.place.store?)?,
-        }),
-        Change::Publish(staged) => Some(MountChange::Publish {
-            path: staged.path.clone(),
-            store: shared.session.store_id(staged.place.store?)?,
-            token: staged.place.token.to_string(),
-            size: staged.size,
-            mtime: staged.mtime,
-            mode: Some(staged.mode),
-            condition: staged.condition,
-        }),
-    };
-    let wanted: Vec<MountChange> = batch.iter().filter_map(wire).collect();
-    match shared.session.client.change_by_mount(shared.session.id(), wanted).await {
-        Ok(results) => results
-            .into_iter()
-            .map(|result| match result {
-                MountResult::Done(done) => Ok(done),
-                MountResult::Failed(problem) => Err(refused(problem)),
-            })
-            .collect(),
-        Err(error) => {
-            let code = error.code();
-            // Without its session nothing can be published; the files stay where they are.
-            let is_over = is_over(code);
-            if is_over {
-                shared.session.set_lost(error.to_string());
-            }
-            let refused = Refused { code, detail: error.to_string(), is_retryable: !is_over };
-            batch.iter().map(|_| Err(refused.clone())).collect()
-        }
-    }
-}
-
-fn refused(problem: Problem) -> Refused {
-    Refused { code: problem.error_code(), is_retryable: problem.retryable, detail: problem.detail }
-}
-
-/// Uploads a file of the spool.
-async fn upload(shared: &Shared, staged: &Staged) -> Result<MountDone, Refused> {
-    let local = shared.session.spooled(&staged.place.token);
-    let mut options = PutOptions::default();
-    // Where something must not be there yet, the same bytes may: they are what was sent before, if the answer was lost.
-    options.overwrite = staged.condition != Condition::New;
-    let client = &shared.session.client;
-    let failed = |error: percale_client::Error| Refused {
-        code: error.code(),
-        detail: error.to_string(),
-        is_retryable: error.retry() != Retry::Permanent || error.code().is_retryable(),
-    };
-    let report = client.put_file(&local, &staged.path, &options).await.map_err(failed)?;
-    if let Some(Item { outcome: Outcome::Failed(error), .. }) = report.failures.into_iter().next() {
-        return Err(failed(error));
-    }
-    let entry = client.stat(&staged.path).await.map_err(failed)?;
-    let content = entry.content.as_ref();
-    if content.is_some_and(|content| content.mode != Some(staged.mode)) {
-        // The spooled file has others: this process must be able to write it again.
-        let attributes = Attributes { mtime: None, mode: Some(staged.mode) };
-        let change = MountChange::SetAttributes { path: staged.path.clone(), attributes };
-        let told = client.change_by_mount(shared.session.id(), vec![change]).await.map_err(failed)?;
-        if let Some(MountResult::Failed(problem)) = told.into_iter().next() {
-            return Err(refused(problem));
-        }
-    }
-    Ok(MountDone {
-        entry: Some(entry.id),
-        version: content.map(|content| content.version),
-        root: content.and_then(|content| content.root),
-        position: None,
-    })
-}
-
-/// Takes over what became of a change.
-fn end(shared: &Shared, waiting: Waiting, outcome: Result<MountDone, Refused>) {
-    let Waiting { number, change, names, answer, .. } = waiting;
-    let mut forget = Vec::new();
-    {
-        let mut state = shared.state();
-        let position = outcome.as_ref().ok().and_then(|done| done.position.as_deref()?.parse().ok());
-        state.owned.end(&names, position);
-        if let (Change::Name(MountChange::Move { from, to, .. }), Ok(_), true) =
-            (&change, &outcome, answer.is_some())
-        {
-            shared.moved(&mut state, &names, (from, to));
-        }
-        // Nobody takes over what was made for a program that waits no more.
-        let is_untold = answer.as_ref().is_some_and(Answer::is_closed);
-        if outcome.is_err() || is_untold {
-            // What is there instead is asked for.
-            for (parent, _) in &names {
-                if let Some(collection) = state.names.collection_mut(*parent) {
-                    collection.is_listed = false;
-                }
-            }
-        }
-        if is_untold {
-            forget.clone_from(&names);
-        }
-    }
-    match (&change, &outcome) {
-        (Change::Publish(staged), Ok(done)) => published(shared, number, staged, done),
-        (Change::Publish(staged), Err(refused)) => failed(shared, number, staged, refused),
-        (Change::Name(_), Ok(_)) => {}
-        // Somebody else was faster, or it was removed before it was published.
-        (Change::Name(MountChange::Remove { .. } | MountChange::SetAttributes { .. }), Err(refused))
-            if refused.code == ErrorCode::NotFound => {}
-        // When it was written, it will be said why that cannot be published.
-        (Change::Name(MountChange::Writing { .. }), Err(refused)) => {
-            tracing::debug!(code = %refused.code, error = refused.detail, "a file is written in place without a mark");
-        }
-        (Change::Name(change), Err(refused)) => {
-            if answer.is_none() {
-                let path = change.path();
-                tracing::error!(%path, code = %refused.code, error = refused.detail, "a change was refused after a program was told that it was made");
-                forget.extend(names.first().cloned());
-            }
-        }
-    }
-    for (parent, name) in forget {
-        shared.forget_name(parent, name);
-    }
-    if let Some(answer) = answer {
-        // Whoever waited may have gone.
-        let _ = answer.send(outcome);
-    }
-}
-
-fn published(shared: &Shared, number: u64, staged: &Staged, done: &MountDone) {
-    let key = staged.key();
-    let copy = staged.place.store.and_then(|store| {
-        let stat = shared.session.stat_copy(store, key).ok()?;
-        (stat.stx_ino == staged.inode).then(|| LocalCopy { store, key: key.into() })
-    });
-    if staged.place.store.is_none() {
-        shared.session.discard(&staged.place);
-    }
-    let mut state = shared.state();
-    // Who renames the file notes that before, or does not find it any more.
-    shared.log.done(&staged.place.token);
-    if let Some(entry) = done.entry {
-        state.names.published(staged.node, entry);
-    }
-    if let Some(object) = state.names.object_mut(staged.node) {
-        let mut mtime = staged.mtime;
-        object.sent.take_if(|sent| sent.is_published_by(number));
-        if let Some(work) = object.work.take_if(|work| work.is_published_by(number)) {
-            // What a program said of it meanwhile comes after it.
-            mtime = work.publishing.map_or(mtime, |publishing| publishing.staged.mtime);
-        }
-        if let Some(version) = done.version {
-            let is_newest = crate::names::is_older(object.content.as_ref(), version);
-            if is_newest {
-                let (size, mode) = (staged.size, Some(staged.mode));
-                let root = done.root;
-                object.content = Some(Content { version, size, root, mtime, mode, digests: Vec::new() });
-                object.copy = copy;
-            } else if object.copy.is_none() {
-                object.copy = copy;
-            }
-        }
-    }
-    state.names.drop_unused(staged.node);
-}
-
-/// Notes that what was written cannot be published. Programs on this host see it, and publish it when they close it again.
-fn failed(shared: &Shared, number: u64, staged: &Staged, refused: &Refused) {
-    let path = &staged.path;
-    let mut state = shared.state();
-    if refused.code == ErrorCode::QuotaExceeded {
-        shared.over_quota(&mut state, staged.node);
-    }
-    if staged.node == LEFT && shared.session.stat_written(&staged.place).is_ok() {
-        tracing::error!(
-            %path, code = %refused.code, error = refused.detail, staged = %staged.place.token,
-            "what was written before this process began cannot be published; the next mount at this directory tries again"
-        );
-        state.left += 1;
-        return;
-    }
-    if let Some(object) = state.names.object_mut(staged.node) {
-        object.sent.take_if(|sent| sent.is_published_by(number));
-        if object.work.as_ref().is_none_or(|work| work.place.token != staged.place.token) {
-            tracing::debug!(%path, code = %refused.code, error = refused.detail, "what was written again since was not published");
-            shared.session.discard(&staged.place);
-            shared.log.done(&staged.place.token);
-            // Whatever comes of the other one has it.
-            object.work.iter_mut().for_each(|work| work.is_dirty = true);
-            state.names.drop_unused(staged.node);
-            return;
-        }
-    }
-    if state.names.get(staged.node).is_none() {
-        shared.session.discard(&staged.place);
-        shared.log.done(&staged.place.token);
-    }
-    if state.names.get(staged.node).is_none_or(|node| !node.is_linked) {
-        // It was removed meanwhile.
-        tracing::debug!(%path, code = %refused.code, error = refused.detail, "what was removed was not published");
-        if let Some(work) = state.names.object_mut(staged.node).and_then(|object| object.work.as_mut()) {
-            work.publishing = None;
-        }
-        shared.drop_work(&mut state, staged.node);
-        state.names.drop_unused(staged.node);
-        return;
-    }
-    if staged.place.is_the_copy() {
-        tracing::error!(
-            %path, code = %refused.code, error = refused.detail,
-            "what a program wrote cannot be published; it lies where the file is in its store"
-        );
-        shared.log.done(&staged.place.token);
-        if let Some(object) = state.names.object_mut(staged.node) {
-            object.work = None;
-        }
-        return;
-    }
-    tracing::error!(
-        %path, code = %refused.code, error = refused.detail, staged = %staged.place.token,
-        "what a program wrote cannot be published; it is only on this host until it is written again or removed"
-    );
-    let is_moved =
-        shared.session.stat_written(&staged.place).is_ok_and(|found| found.stx_ino != staged.inode);
-    let Some(object) = state.names.object_mut(staged.node) else { return };
-    let is_open = object.is_open();
-    if let Some(work) = object.work.as_mut().filter(|work| work.is_published_by(number)) {
-        work.publishing = None;
-        work.is_dirty = true;
-        work.is_moved = is_moved && is_open;
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::session::StoreNumber;
-
-    fn at(seq: u64) -> Position {
-        format!("00000000-0000-7000-8000-000000000001.1.{seq}").parse().unwrap()
-    }
 
     #[tokio::test]
     async fn who_waits_while_the_site_is_away_is_told_so() {
@@ -725,14 +432,18 @@ mod tests {
             code
         };
         let site = async {
-            refuse(1, ErrorCode::NoSpace);
-            tokio::task::yield_now().await;
-            assert!(waiting.get(), "that may take as long as it takes");
-            refuse(2, ErrorCode::SiteUnavailable);
+            // Full disks, and a server that hands its work to another.
+            let passing = [ErrorCode::NoSpace, ErrorCode::CatalogUnavailable, ErrorCode::Internal];
+            for (count, code) in (1..).zip(passing) {
+                refuse(count, code);
+                tokio::task::yield_now().await;
+                assert!(waiting.get(), "{code} may take as long as it takes");
+            }
+            refuse(4, ErrorCode::SiteUnavailable);
         };
         assert_eq!(tokio::join!(away, site).0, ErrorCode::SiteUnavailable);
-        let often = async { refuse(2 + MOST_ATTEMPTS, ErrorCode::NoSpace) };
-        assert_eq!(tokio::join!(changes.until_away(), often).0, ErrorCode::NoSpace);
+        let often = async { refuse(4 + MOST_ATTEMPTS, ErrorCode::CatalogUnavailable) };
+        assert_eq!(tokio::join!(changes.until_away(), often).0, ErrorCode::CatalogUnavailable);
     }
 
     fn publish(path: &str) -> Change {
@@ -767,7 +478,8 @@ mod tests {
         assert_eq!(batch_len(&changes.queue().waiting), 2, "the rest is sent when it was moved");
         changes.queue().waiting.drain(..2);
         assert_eq!(batch_len(&changes.queue().waiting), 3);
-        changes.moved(&"/lab/a".parse().unwrap(), &"/lab/b".parse().unwrap());
+        let moved = changes.moved(&"/lab/a".parse().unwrap(), &"/lab/b".parse().unwrap());
+        assert_eq!(moved.iter().map(|(_, path)| path.as_str()).collect::<Vec<_>>(), ["/lab/b/x"]);
         let paths: Vec<String> = (changes.queue().waiting.iter())
             .map(|waiting| match &waiting.change {
                 Change::Publish(staged) => staged.path.to_string(),
@@ -779,47 +491,19 @@ mod tests {
     }
 
     #[test]
-    fn the_journal_says_nothing_new_of_what_is_changed_here() {
-        let mut owned = Owned::default();
-        let names = vec![(1, "a".into())];
-        assert!(!owned.covers(1, "a", Some(at(5))));
-        owned.begin(&names);
-        assert!(owned.covers(1, "a", Some(at(5))) && !owned.covers(1, "b", Some(at(5))));
-        owned.begin(&names);
-        owned.end(&names, Some(at(6)));
-        assert!(owned.covers(1, "a", Some(at(9))), "another change waits");
-        owned.end(&names, Some(at(8)));
-        assert!(owned.covers(1, "a", Some(at(8))));
-        assert!(!owned.covers(1, "a", Some(at(9))), "somebody else changed it after that");
-        owned.passed(at(7));
-        assert!(owned.covers(1, "a", Some(at(8))));
-        owned.passed(at(8));
-        assert!(owned.names.is_empty());
-    }
-
-    #[test]
-    fn a_listing_that_is_older_than_what_was_changed_here_says_nothing_of_it() {
-        let mut owned = Owned::default();
-        let names = vec![(1, "a".into())];
-        owned.begin(&names);
-        owned.reading();
-        owned.end(&names, Some(at(8)));
-        owned.passed(at(9));
-        assert!(owned.covers(1, "a", Some(at(7))) && !owned.covers(1, "a", Some(at(9))));
-        owned.begin(&names);
-        owned.end(&names, None);
-        assert!(owned.covers(1, "a", Some(at(8))));
-        owned.merged();
-        owned.passed(at(10));
-        assert!(owned.names.is_empty());
-    }
-
-    #[test]
-    fn a_change_that_failed_leaves_nothing_behind() {
-        let mut owned = Owned::default();
-        let names = vec![(1, "a".into())];
-        owned.begin(&names);
-        owned.end(&names, None);
-        assert!(owned.names.is_empty());
+    fn what_is_moved_while_it_is_on_its_way_is_known_as_it_was_sent() {
+        let changes = Changes::default();
+        changes.push(publish("/lab/a/x"), Vec::new(), None);
+        let sent = changes.batch();
+        changes.moved(&"/lab/a".parse().unwrap(), &"/lab/b".parse().unwrap());
+        let path = |change: &Change| match change {
+            Change::Publish(staged) => staged.path.to_string(),
+            Change::Name(_) => String::new(),
+        };
+        let refused = Refused { code: ErrorCode::NotFound, detail: String::new(), is_retryable: false };
+        let (ended, is_again) = changes.sent(sent, vec![Err(refused)], |_| true, |_, _| false);
+        let paths: Vec<_> = ended.iter().map(|ended| (path(&ended.sent), path(&ended.now))).collect();
+        assert_eq!(paths, [("/lab/a/x".to_owned(), "/lab/b/x".to_owned())]);
+        assert!(!is_again && !changes.has_waiting());
     }
 }

@@ -27,7 +27,7 @@ pub fn is_recent(at: Timestamp) -> bool {
 
 /// Gives the copy of a file, which has not been written to yet, the time that the file was modified, or one shortly before: whatever is
 /// written to it then has another.
-pub fn date(copy: &File, mtime: Timestamp) -> std::io::Result<()> {
+pub fn set_mtime(copy: &File, mtime: Timestamp) -> std::io::Result<()> {
     let mtime = match is_recent(mtime) {
         true => Timestamp::from_micros(mtime.as_micros() - 2 * RECENT.as_micros() as i64),
         false => mtime,
@@ -67,7 +67,7 @@ impl Shared {
         let Some(source) = source else { return Ok(()) };
         let (file, work) = self.stage(source.mode)?;
         let brought = self.copy_from(&source, &file).await;
-        let brought = brought.and_then(|()| date(&file, source.mtime).map_err(|error| from_io(&error)));
+        let brought = brought.and_then(|()| set_mtime(&file, source.mtime).map_err(|error| from_io(&error)));
         let mut state = self.state();
         let object = state.names.object_mut(node).filter(|object| brought.is_ok() && source.is(object));
         match object {
@@ -84,6 +84,7 @@ impl Shared {
                     return Err(Errno::ESTALE);
                 }
                 self.session.discard(&work.place);
+                return Err(Errno::ENOENT);
             }
             _ => self.session.discard(&work.place),
         }
@@ -109,12 +110,7 @@ impl Shared {
         let (size, mtime) = (content.size, content.mtime);
         let bytes = match self.open_here(object) {
             Some(file) => Bytes::Here(file),
-            None => {
-                let path = self.path(state, node).ok_or(Errno::ENOENT)?;
-                let space = state.names.get(node).and_then(|node| node.space).ok_or(Errno::ENOENT)?;
-                let space = state.spaces.get(usize::from(space.0)).ok_or(Errno::ENOENT)?.id;
-                Bytes::Elsewhere(self.remote.open(space, path, content))
-            }
+            None => Bytes::Elsewhere(self.open_remote(state, node, content)?),
         };
         Ok(Some(Source { bytes, size, mtime, mode, version, sent: None }))
     }
@@ -145,7 +141,7 @@ impl Shared {
 }
 
 /// Gives the name of a file that programs have open to another node: they go on with what it was. The kernel finds the other one when it
-/// looks again, which it does for `ESTALE`.
+/// looks again, which it does for `ESTALE`. Nothing if it has no name any more.
 pub fn replace_open(state: &mut State, node: NodeId) -> Option<NodeId> {
     let object = state.names.object(node)?;
     let other = Object {
@@ -154,6 +150,7 @@ pub fn replace_open(state: &mut State, node: NodeId) -> Option<NodeId> {
         mode: object.mode,
         ..Object::default()
     };
+    // Not one without a name: that was removed, and would be there again.
     state.names.replace(node, What::Object(Box::new(other)))
 }
 
@@ -164,7 +161,7 @@ pub fn copy_at_once(from: &File, to: &File) -> Result<(), Obstacle> {
     }
     let len = from.metadata().map_err(|error| from_io(&error))?.len();
     if len > COPIED_AT_ONCE {
-        return Err(Obstacle::Elsewhere);
+        return Err(Obstacle::NeedsCopy);
     }
     let (mut from, mut to) = (from, to);
     std::io::copy(&mut from, &mut to).map(drop).map_err(|error| from_io(&error).into())
@@ -179,10 +176,10 @@ mod tests {
         let copy = tempfile::tempfile().unwrap();
         let mtime = |copy: &File| Timestamp::from(copy.metadata().unwrap().modified().unwrap());
         let old = Timestamp::from_micros(1_000_000_000_000_000);
-        date(&copy, old).unwrap();
+        set_mtime(&copy, old).unwrap();
         assert_eq!(mtime(&copy), old);
         let now = Timestamp::now();
-        date(&copy, now).unwrap();
+        set_mtime(&copy, now).unwrap();
         assert!(mtime(&copy) < now && !is_recent(mtime(&copy)));
     }
 }

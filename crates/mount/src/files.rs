@@ -1,8 +1,8 @@
 //! Files that programs have open: how they are opened, written to a staged file, and handed over when the last writer closes them.
 //!
-//! What a program writes goes to a staged file, in the store that will have it where this host sees one. The catalog's version stays
-//! what it is until the last handle that may write is closed: then the staged file becomes a version. On this host every program sees
-//! what was written at once.
+//! What a program writes goes to a staged file, in the store that will have it where this host sees one; a copy on a native store is
+//! written itself. The catalog's version stays what it is until the last handle that may write is closed and no mapping of a staged file
+//! can be written any more: then it becomes a version. On this host every program sees what was written at once.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
 
 use fuser::{BackingId, Errno, FileType};
-use percale_api::entries::Attributes;
+use percale_api::entries::{Attributes, Content};
 use percale_api::mounts::MountChange;
 use percale_core::{FileMode, Timestamp};
 
@@ -99,7 +99,7 @@ pub enum Obstacle {
     /// What was written before is just being published; the number of that change.
     Publishing(u64),
     /// Its bytes have to be brought before they can be changed: from another host, or, if there are many, from another file.
-    Elsewhere,
+    NeedsCopy,
 }
 
 impl From<Errno> for Obstacle {
@@ -256,10 +256,7 @@ impl Shared {
             return Ok(self.hand_out(state, node, (file, false), register));
         }
         let content = object.content.clone().ok_or(Errno::ESTALE)?;
-        let path = self.path(state, node).ok_or(Errno::ENOENT)?;
-        let space = state.names.get(node).and_then(|node| node.space).ok_or(Errno::ENOENT)?;
-        let space = state.spaces.get(usize::from(space.0)).ok_or(Errno::ENOENT)?.id;
-        let file = self.remote.open(space, path, content);
+        let file = self.open_remote(state, node, content)?;
         let object = state.names.object_mut(node).ok_or(Errno::EISDIR)?;
         object.open = match std::mem::take(&mut object.open) {
             Open::No => Open::Daemon(1),
@@ -272,6 +269,22 @@ impl Shared {
         };
         let handle = Handle::new(node, Bytes::Elsewhere(file), false);
         Ok(Opened { handle: state.handles.add(handle), passthrough: None })
+    }
+
+    /// Opens a version of a file at another host.
+    ///
+    /// # Errors
+    /// It has no path any more.
+    pub fn open_remote(
+        &self,
+        state: &State,
+        node: NodeId,
+        content: Content,
+    ) -> Result<Arc<RemoteFile>, Errno> {
+        let path = self.path(state, node).ok_or(Errno::ENOENT)?;
+        let space = state.names.get(node).and_then(|node| node.space).ok_or(Errno::ENOENT)?;
+        let space = state.spaces.get(usize::from(space.0)).ok_or(Errno::ENOENT)?.id;
+        Ok(self.remote.open(space, path, content))
     }
 
     /// Opens the copy of a version on this host, if it is still what the catalog knows; on a native store, as it is now.

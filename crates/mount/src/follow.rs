@@ -241,18 +241,13 @@ fn made(
         return;
     }
     if let Some(other) = state.names.child(parent, &name) {
-        if waits(state, other) {
-            return;
+        if state.names.waits(other) {
+            return shared.come_back(state, other, (id, matches!(what, What::Collection(_))));
         }
         state.names.unlink(other);
     }
     state.names.add(parent, &name, (at.space, id), what);
     shared.forget_name(parent, name.into());
-}
-
-/// Tells whether a node was changed here, and that is not published yet.
-fn waits(state: &State, id: NodeId) -> bool {
-    state.names.object(id).is_some_and(|object| object.work.is_some())
 }
 
 fn published(shared: &Shared, state: &mut State, at: At, item: Published) {
@@ -269,7 +264,7 @@ fn published(shared: &Shared, state: &mut State, at: At, item: Published) {
     };
     if let Some(other) = state.names.child(parent, &item.name) {
         // Its own publication is told here before it was answered, or it will be decided who was first.
-        if waits(state, other) {
+        if state.names.waits(other) {
             return;
         }
         state.names.unlink(other);
@@ -307,13 +302,12 @@ fn moved(shared: &Shared, state: &mut State, at: At, item: Moved) {
             {
                 return;
             }
-            if state.names.child(parent, &item.name).is_some_and(|other| waits(state, other)) {
+            if state.names.child(parent, &item.name).is_some_and(|other| state.names.waits(other)) {
                 // It will be decided who was first.
                 return removed(shared, state, at, item.id);
             }
             shared.forget_name(node.parent, node.name.clone());
-            state.names.rename(id, parent, &item.name);
-            shared.note_again(state, id);
+            shared.move_node(state, id, (parent, &item.name));
             shared.forget_name(parent, item.name.into());
         }
         (Some(id), None) => {
@@ -325,7 +319,7 @@ fn moved(shared: &Shared, state: &mut State, at: At, item: Moved) {
                 // Or it was listed where it is after it was moved.
                 return;
             }
-            if state.names.collection(id).is_none() || state.names.works_within(id).is_empty() {
+            if state.names.collection(id).is_none() || !state.names.waits(id) {
                 // To where nothing is known of: it is found there when somebody looks.
                 return removed(shared, state, at, item.id);
             }
@@ -333,12 +327,12 @@ fn moved(shared: &Shared, state: &mut State, at: At, item: Moved) {
             let (old, old_name) = (node.parent, node.name.clone());
             let has_room = |parent: NodeId| {
                 let other = state.names.child(parent, &item.name);
-                state.names.collection(parent).is_some() && other.is_none_or(|other| !waits(state, other))
+                state.names.collection(parent).is_some()
+                    && other.is_none_or(|other| !state.names.waits(other))
             };
             match known.filter(|parent| has_room(*parent)) {
                 Some(parent) => {
-                    state.names.rename(id, parent, &item.name);
-                    shared.note_again(state, id);
+                    shared.move_node(state, id, (parent, &item.name));
                     shared.forget_name(parent, item.name.into());
                 }
                 None => {
@@ -369,8 +363,9 @@ fn removed(shared: &Shared, state: &mut State, at: At, id: EntryId) {
         return;
     }
     shared.touch(state, parent);
-    if waits(state, known) || !state.names.works_within(known).is_empty() {
-        // It comes back when what programs write is published. What is below a collection cannot be; but it can be renamed.
+    if state.names.waits(known) {
+        // It comes back when what programs write is published. What is below a collection cannot be, but renamed, or it waits until
+        // somebody makes the collection again.
         if let Some(node) = state.names.get_mut(known) {
             node.entry = None;
         }

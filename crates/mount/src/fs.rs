@@ -592,6 +592,7 @@ impl Filesystem for Fs {
 
     fn fsyncdir(&self, _req: &Request, _ino: INodeNo, _fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
         self.beside(async move |shared| {
+            shared.end_mappings();
             shared.changes.until_done(None).await;
             reply.ok();
         });

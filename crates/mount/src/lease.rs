@@ -19,7 +19,7 @@ const BY_SERVER: [u32; 3] = [0x6969, 0xff53_4d42, 0xfe53_4d42];
 
 /// Tells whether anybody may still write a file, which must be open to be read only, and nowhere else in this process to be written.
 /// Where there are no leases nobody is known to.
-pub fn is_written(file: &File) -> bool {
+pub fn is_open_for_write(file: &File) -> bool {
     // Whoever opens it just then has the holder told; of all signals this one is of no consequence, the usual one ends the process.
     if set(file, F_SETSIG, libc::SIGURG).is_err() {
         return false;
@@ -57,9 +57,9 @@ mod tests {
         let path = dir.path().join("file");
         let writer = File::create(&path).unwrap();
         let file = File::open(&path).unwrap();
-        assert!(is_written(&file));
+        assert!(is_open_for_write(&file));
         drop(writer);
-        assert!(!is_written(&file), "only open to be read");
+        assert!(!is_open_for_write(&file), "only open to be read");
         // It was given up: nobody waits for it.
         drop(File::options().write(true).open(&path).unwrap());
     }

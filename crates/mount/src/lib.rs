@@ -17,6 +17,8 @@
 //! | [`copy`] | the copies that changes begin with |
 //! | [`tree`] | names that are made, changed and removed |
 //! | [`changes`] | what is not published yet |
+//! | [`publish`] | how that is sent to the site |
+//! | [`owned`] | names that this mount changes itself |
 //! | [`follow`] | what changes elsewhere |
 //! | [`remote`] | bytes of other hosts |
 //! | [`session`] | the stores that this host sees |
@@ -39,7 +41,9 @@ mod listing;
 mod log;
 mod names;
 mod object;
+mod owned;
 mod pattern;
+mod publish;
 mod quota;
 mod remote;
 mod requests;
@@ -49,7 +53,6 @@ mod tree;
 mod work;
 mod xattr;
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -61,11 +64,13 @@ use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 use tokio::runtime::Handle as Runtime;
 
-use crate::changes::{Changes, Owned};
+use crate::changes::Changes;
 use crate::files::Handles;
 use crate::fs::Fs;
+use crate::left::Lefts;
 use crate::log::Log;
 use crate::names::{Names, SpaceNumber, TOP};
+use crate::owned::Owned;
 use crate::quota::Quota;
 use crate::remote::Remote;
 use crate::session::Session;
@@ -135,20 +140,21 @@ pub struct Mounted {
 /// What the site answers; what this host answers: no `/dev/fuse`, a directory that is not there, no right to mount.
 pub async fn mount(client: Client, at: &Path, options: Options) -> Result<Mounted> {
     let dir = &*options.state_dir;
-    let lock = log::lock(dir)?;
+    let lock = log::lock(dir, &options.host)?;
     let before = log::read(dir)?;
     let session = Session::open(client.clone(), &options.host, &dir.join("spool"), before.session).await?;
-    let left = match before.session {
-        Some(id) if id != session.id() && !before.left.is_empty() => {
-            let aside = log::put_aside(dir, id)?;
+    let mut left = before.left;
+    if let Some(id) = before.session.filter(|id| *id != session.id()) {
+        // What lies in the spool needs no session.
+        let lost: Vec<_> = left.extract_if(.., |(_, left)| left.store.is_some()).collect();
+        if !lost.is_empty() {
+            let aside = log::put_aside(dir, id, &lost)?;
             tracing::error!(
-                files = before.left.len(), log = %aside.display(),
+                files = lost.len(), log = %aside.display(),
                 "the session of the mount before is over, and what it had not published with it; the log names it"
             );
-            BTreeMap::new()
         }
-        _ => before.left,
-    };
+    }
     let log = Log::begin((dir, lock), session.id(), &left)?;
     let session = Arc::new(session);
     let runtime = Runtime::current();
@@ -177,8 +183,8 @@ pub async fn mount(client: Client, at: &Path, options: Options) -> Result<Mounte
         }
     }
     let mut work =
-        vec![runtime.spawn(changes::publish(shared.clone())), runtime.spawn(keep(session.clone()))];
-    work.extend(left::publish(&shared, &left));
+        vec![runtime.spawn(publish::publish(shared.clone())), runtime.spawn(keep(session.clone()))];
+    work.extend(left::publish(&shared, left));
     for (number, since) in since.into_iter().enumerate() {
         let number = SpaceNumber(u16::try_from(number).unwrap_or(u16::MAX));
         work.push(runtime.spawn(follow::follow(shared.clone(), number, since)));
@@ -259,8 +265,8 @@ async fn open_spaces(session: &Session, options: &Options) -> Result<(State, Vec
         handles: Handles::default(),
         spaces,
         owned: Owned::default(),
-        left: 0,
-        mapped: 0,
+        left: Lefts::new(),
+        mapped: Vec::new(),
     };
     Ok((state, since))
 }
@@ -307,20 +313,29 @@ impl Mounted {
         std::mem::forget(session);
         shared.close_all();
         let published = async {
-            while shared.state().mapped > 0 {
-                tokio::time::sleep(LOOK).await;
+            loop {
+                while !shared.state().mapped.is_empty() {
+                    tokio::time::sleep(LOOK).await;
+                }
+                shared.changes.until_done(None).await;
+                // A program that outlived the mount before may have closed its file meanwhile.
+                if !shared.changes.has_waiting() {
+                    break;
+                }
             }
-            shared.changes.until_done(None).await;
         };
         let is_published = tokio::time::timeout(LAST_WAIT, published).await.is_ok();
         for task in work {
             task.abort();
+            // It may be just about to note something; after this it does not any more.
+            let _ = task.await;
         }
         let refused = {
             let state = shared.state();
-            state.names.works() + state.left
+            state.names.works() + state.left.len()
         };
-        if is_published && refused == 0 {
+        // With the session goes all that is staged in it.
+        if is_published && refused == 0 && !shared.changes.has_waiting() {
             if let Err(error) = shared.session.client.end_mount(shared.session.id()).await {
                 tracing::info!(%error, "the session of the mount ends by itself");
             }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use fuser::Errno;
 use percale_api::entries::Entry;
 use percale_core::access::Permission;
-use percale_core::{ObjectPath, Position};
+use percale_core::{ErrorCode, ObjectPath, Position};
 
 use crate::error::errno;
 use crate::names::{NodeId, SpaceNumber};
@@ -96,12 +96,20 @@ impl Shared {
             self.state().names.collection_mut(id).ok_or(Errno::ENOENT)?.is_touched = false;
             let read = self.read_listing(&path, needs_all).await;
             let mut state = self.state();
+            let is_kept =
+                state.names.get(id).is_some_and(|node| node.entry.is_none()) || state.names.waits(id);
             let collection = state.names.collection_mut(id).ok_or(Errno::ENOENT)?;
             let has_changed = collection.is_touched;
-            let listed = read.map_err(|error| {
-                tracing::warn!(%path, %error, "cannot list a collection");
-                errno(error.code())
-            })?;
+            let listed = match read {
+                // Others removed it: what is in it is what waits to be published.
+                Err(error) if is_kept && error.code() == ErrorCode::NotFound => {
+                    Listed { is_whole: true, ..Listed::default() }
+                }
+                read => read.map_err(|error| {
+                    tracing::warn!(%path, %error, "cannot list a collection");
+                    errno(error.code())
+                })?,
+            };
             if !listed.is_whole {
                 collection.permission = listed.permission;
                 collection.asked_for = collection.asked_for.max(1);
@@ -177,9 +185,7 @@ impl Shared {
     /// Tells whether a node is not in the catalog since what was made here is not published yet, or what is below it.
     fn is_ours(&self, state: &State, (parent, child): (NodeId, NodeId), at: Option<Position>) -> bool {
         state.names.get(child).is_some_and(|node| {
-            state.owned.covers(parent, &node.name, at)
-                || node.entry.is_none()
-                || !state.names.works_within(child).is_empty()
+            state.owned.covers(parent, &node.name, at) || node.entry.is_none() || state.names.waits(child)
         })
     }
 

@@ -4,7 +4,7 @@
 //! One JSON object in each line, appended as it happens. A line that was cut by the death of the process is the last one, and is passed
 //! over. The file is small again after each start.
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 use std::fs::{File, TryLockError};
 use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
@@ -12,6 +12,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use percale_core::ObjectPath;
 use percale_core::ids::{LeaseId, StoreId};
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
@@ -42,6 +43,13 @@ enum Line {
     },
     /// A file was published or is not wanted any more.
     Done { token: Box<str> },
+}
+
+impl Line {
+    fn staged(token: &str, left: &Left) -> Self {
+        let Left { path, store, key } = left.clone();
+        Self::Staged { token: token.into(), store, path, key }
+    }
 }
 
 /// The log.
@@ -77,11 +85,11 @@ impl Lines {
 #[derive(Debug)]
 pub struct Lock(#[expect(dead_code, reason = "closing it gives it up")] File);
 
-/// Takes a state directory, which is made if it is missing.
+/// Takes a state directory for this process on this host. It is made if it is missing.
 ///
 /// # Errors
 /// Another process has it; what the file system answers.
-pub fn lock(dir: &Path) -> Result<Lock> {
+pub fn lock(dir: &Path, host: &str) -> Result<Lock> {
     let path = dir.join("lock");
     let failed = |error| Error::local(format!("cannot lock {}", path.display()), error);
     std::fs::create_dir_all(dir).map_err(failed)?;
@@ -89,6 +97,10 @@ pub fn lock(dir: &Path) -> Result<Lock> {
     let mut file = options.read(true).write(true).create(true).truncate(false).open(&path).map_err(failed)?;
     match file.try_lock() {
         Ok(()) => {}
+        Err(TryLockError::Error(error)) if has_no_locks(&error) => tracing::warn!(
+            dir = %dir.display(), %error,
+            "the file system of the state directory has no locks; nothing but you sees to it that no other mount uses it"
+        ),
         Err(TryLockError::Error(error)) => return Err(failed(error)),
         Err(TryLockError::WouldBlock) => {
             let mut holder = String::new();
@@ -101,8 +113,14 @@ pub fn lock(dir: &Path) -> Result<Lock> {
             )));
         }
     }
-    file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id())).map_err(failed)?;
+    file.set_len(0).and_then(|()| writeln!(file, "{} on {host}", std::process::id())).map_err(failed)?;
     Ok(Lock(file))
+}
+
+/// Tells whether a file could not be locked since there are no locks where it is, as on some network file systems.
+fn has_no_locks(error: &std::io::Error) -> bool {
+    let errno = Errno::from_io_error(error);
+    errno.is_some_and(|errno| matches!(errno, Errno::NOSYS | Errno::NOLCK | Errno::OPNOTSUPP))
 }
 
 /// What an earlier process left.
@@ -110,8 +128,9 @@ pub fn lock(dir: &Path) -> Result<Lock> {
 pub struct Before {
     /// Its session.
     pub session: Option<LeaseId>,
-    /// What was not published, by the names of the staged files.
-    pub left: BTreeMap<Box<str>, Left>,
+    /// What was not published: the names of the staged files, and where they belong. In the order in which that was last noted, which is
+    /// that in which they are to be published: of two that belong at one path, the later one is what programs saw last.
+    pub left: Vec<(Box<str>, Left)>,
 }
 
 fn path_in(dir: &Path) -> PathBuf {
@@ -130,29 +149,49 @@ pub fn read(dir: &Path) -> Result<Before> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Before::default()),
         Err(error) => return Err(Error::local(format!("cannot read {}", path.display()), error)),
     }
-    let mut before = Before::default();
-    for line in text.lines() {
+    let mut session = None;
+    let mut left = HashMap::new();
+    for (at, line) in text.lines().enumerate() {
         match serde_json::from_str(line) {
-            Ok(Line::Session { id, .. }) => before = Before { session: Some(id), left: BTreeMap::new() },
-            Ok(Line::Staged { token, store, path, key }) => {
-                drop(before.left.insert(token, Left { path, store, key }));
+            Ok(Line::Session { id, .. }) => {
+                session = Some(id);
+                left.clear();
             }
-            Ok(Line::Done { token }) => drop(before.left.remove(&token)),
+            Ok(Line::Staged { token, store, path, key }) => {
+                drop(left.insert(token, (at, Left { path, store, key })));
+            }
+            Ok(Line::Done { token }) => drop(left.remove(&token)),
             Err(error) => tracing::debug!(%error, "a line of the log of a mount is not whole"),
         }
     }
-    Ok(before)
+    let mut left: Vec<_> = left.into_iter().collect();
+    left.sort_unstable_by_key(|(_, (at, _))| *at);
+    Ok(Before { session, left: left.into_iter().map(|(token, (_, left))| (token, left)).collect() })
 }
 
-/// Puts the log of a session that is over aside, since what it names may still lie somewhere. Returns where it is then.
+/// Notes beside the log what a session that is over had not published, since it may still lie somewhere. Returns where that is noted.
 ///
 /// # Errors
 /// What the file system answers.
-pub fn put_aside(dir: &Path, session: LeaseId) -> Result<PathBuf> {
-    let (path, aside) = (path_in(dir), dir.join(format!("staged.jsonl-{session}")));
-    std::fs::rename(&path, &aside)
-        .map_err(|error| Error::local(format!("cannot rename {}", path.display()), error))?;
+pub fn put_aside(dir: &Path, session: LeaseId, lost: &[(Box<str>, Left)]) -> Result<PathBuf> {
+    let aside = dir.join(format!("staged.jsonl-{session}"));
+    write(&aside, session, lost)
+        .map_err(|error| Error::local(format!("cannot write {}", aside.display()), error))?;
     Ok(aside)
+}
+
+/// Makes a log anew, durably, and returns the file.
+fn write(path: &Path, session: LeaseId, left: &[(Box<str>, Left)]) -> std::io::Result<File> {
+    let staged = left.iter().map(|(token, left)| Line::staged(token, left));
+    let mut text = Vec::new();
+    for line in std::iter::once(Line::Session { v: 1, id: session }).chain(staged) {
+        serde_json::to_writer(&mut text, &line)?;
+        text.push(b'\n');
+    }
+    let mut file = File::create(path)?;
+    file.write_all(&text)?;
+    file.sync_all()?;
+    Ok(file)
 }
 
 impl Log {
@@ -160,29 +199,18 @@ impl Log {
     ///
     /// # Errors
     /// The directory cannot be written.
-    pub fn begin(
-        (dir, lock): (&Path, Lock),
-        session: LeaseId,
-        left: &BTreeMap<Box<str>, Left>,
-    ) -> Result<Self> {
+    pub fn begin((dir, lock): (&Path, Lock), session: LeaseId, left: &[(Box<str>, Left)]) -> Result<Self> {
         let (path, new) = (path_in(dir), dir.join("staged.jsonl-new"));
         let failed = |error| Error::local(format!("cannot write {}", path.display()), error);
-        let file = File::create(&new).map_err(failed)?;
-        let log = Self { lines: Mutex::new(Lines { file, unwritten: Vec::new() }), _lock: lock };
-        log.append(&Line::Session { v: 1, id: session });
-        for (token, left) in left {
-            log.staged(token, left);
-        }
         // It takes the place of one that may be all that tells what was written.
-        log.sync().map_err(failed)?;
+        let file = write(&new, session, left).map_err(failed)?;
         std::fs::rename(&new, &path).map_err(failed)?;
-        Ok(log)
+        Ok(Self { lines: Mutex::new(Lines { file, unwritten: Vec::new() }), _lock: lock })
     }
 
     /// Notes a file that programs write, and where it belongs.
     pub fn staged(&self, token: &str, left: &Left) {
-        let Left { path, store, key } = left.clone();
-        self.append(&Line::Staged { token: token.into(), store, path, key });
+        self.append(&Line::staged(token, left));
     }
 
     /// Notes that a staged file was published, or is not wanted any more.
@@ -227,17 +255,24 @@ mod tests {
     }
 
     fn begin(dir: &Path, session: LeaseId) -> Log {
-        Log::begin((dir, lock(dir).unwrap()), session, &BTreeMap::new()).unwrap()
+        Log::begin((dir, lock(dir, "host").unwrap()), session, &[]).unwrap()
     }
 
     #[test]
     fn a_state_directory_is_of_one_process() {
         let dir = tempfile::tempdir().unwrap();
         let log = begin(dir.path(), LeaseId::new());
-        let refused = lock(dir.path()).unwrap_err().to_string();
-        assert!(refused.contains(&std::process::id().to_string()), "{refused}");
+        let refused = lock(dir.path(), "other").unwrap_err().to_string();
+        assert!(refused.contains(&format!("{} on host", std::process::id())), "{refused}");
         drop(log);
-        lock(dir.path()).unwrap();
+        lock(dir.path(), "other").unwrap();
+    }
+
+    #[test]
+    fn where_there_are_no_locks_a_mount_goes_on_without() {
+        let error = |errno: Errno| std::io::Error::from(errno);
+        assert!([Errno::NOSYS, Errno::NOLCK, Errno::OPNOTSUPP].map(error).iter().all(has_no_locks));
+        assert!(!has_no_locks(&error(Errno::IO)));
     }
 
     #[test]
@@ -265,8 +300,28 @@ mod tests {
         log.done("1");
         let before = read(dir.path()).unwrap();
         assert_eq!(before.session, Some(session));
-        assert_eq!(before.left.keys().map(|token| &**token).collect::<Vec<_>>(), ["2"]);
-        assert_eq!(before.left["2"].path.as_str(), "/lab/b");
+        assert_eq!(before.left, [("2".into(), left("/lab/b"))]);
+    }
+
+    #[test]
+    fn what_is_left_is_found_in_the_order_in_which_it_was_noted() {
+        let dir = tempfile::tempdir().unwrap();
+        let session = LeaseId::new();
+        let log = begin(dir.path(), session);
+        // As earlier releases named them, which did not sort.
+        for (token, path) in [("a-f", "/lab/a"), ("a-10", "/lab/a"), ("a-0", "/lab/b"), ("a-f", "/lab/c")] {
+            log.staged(token, &left(path));
+        }
+        drop(log);
+        let wanted =
+            [("a-10".into(), left("/lab/a")), ("a-0".into(), left("/lab/b")), ("a-f".into(), left("/lab/c"))];
+        let before = read(dir.path()).unwrap();
+        assert_eq!(before.left, wanted);
+        drop(Log::begin((dir.path(), lock(dir.path(), "host").unwrap()), session, &before.left).unwrap());
+        assert_eq!(read(dir.path()).unwrap().left, wanted, "the log that is begun with it has it, too");
+        put_aside(dir.path(), session, &before.left).unwrap();
+        let aside = std::fs::read_to_string(dir.path().join(format!("staged.jsonl-{session}"))).unwrap();
+        assert_eq!(aside, std::fs::read_to_string(path_in(dir.path())).unwrap());
     }
 
     #[test]

@@ -308,9 +308,9 @@ impl Names {
         }
     }
 
-    /// Puts another node in the place of one that programs have open, and that keeps what it is.
+    /// Puts another node in the place of one that programs have open, and that keeps what it is; nothing if that has no name any more.
     pub fn replace(&mut self, id: NodeId, what: What) -> Option<NodeId> {
-        let old = self.nodes.get_mut(&id)?;
+        let old = self.nodes.get_mut(&id).filter(|node| node.is_linked)?;
         let (space, entry, parent, name) = (old.space?, old.entry.take(), old.parent, old.name.clone());
         old.is_linked = false;
         let new = self.own_id(entry.map(|entry| id_of(space, entry)));
@@ -446,7 +446,12 @@ impl Names {
         self.nodes.values().filter(|node| node.has_work()).count()
     }
 
-    /// Returns which of them are a node, or below it.
+    /// Tells whether something at a node or below it was changed here and is not published.
+    pub fn waits(&self, id: NodeId) -> bool {
+        !self.works_within(id).is_empty()
+    }
+
+    /// Returns which files those are.
     pub fn works_within(&self, id: NodeId) -> Vec<NodeId> {
         let (mut works, mut rest) = (Vec::new(), vec![id]);
         while let Some(id) = rest.pop() {
@@ -477,6 +482,18 @@ fn new_node(parent: NodeId, name: &str, what: What) -> Node {
 /// In words, if it is none.
 pub fn join(top: &ObjectPath, components: &[&str]) -> Result<ObjectPath, String> {
     components.iter().try_fold(top.clone(), |path, name| path.join(name)).map_err(|error| error.to_string())
+}
+
+/// Gives a path that is another one, or below it, the path that it has when that other was moved. Tells whether it is.
+pub fn carry(path: &mut ObjectPath, from: &ObjectPath, to: &ObjectPath) -> bool {
+    let below = path.as_str().strip_prefix(from.as_str()).filter(|_| path.is_within(from));
+    match below.and_then(|below| ObjectPath::parse(&format!("{to}{below}")).ok()) {
+        Some(moved) => {
+            *path = moved;
+            true
+        }
+        None => false,
+    }
 }
 
 /// Tells whether a content is an older one than a version.
@@ -533,6 +550,7 @@ mod tests {
         assert!(names.get(old).is_some() && names.components(old).is_none());
         // An entry that comes back while its old node is still known.
         names.unlink(new);
+        assert_eq!((names.replace(new, file()), names.child(TOP, "a")), (None, None), "it was removed");
         let again = names.add(TOP, "b", (SPACE, EntryId(5)), file());
         assert_eq!(names.of_entry(SPACE, EntryId(5)), Some(again));
         assert_ne!(again, old);

@@ -47,7 +47,7 @@ pub struct Work {
     pub is_exclusive: bool,
     /// Whether the catalog has another object under its name, which goes when this one is published.
     pub replaces: bool,
-    /// Handles that may write.
+    /// Handles that may write, and one more as long as a mapping may that outlives them.
     pub writers: u32,
     /// Whether it has to be published.
     pub is_dirty: bool,

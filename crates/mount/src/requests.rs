@@ -109,7 +109,7 @@ impl Shared {
         match obstacle {
             Obstacle::No(errno) => Err(errno),
             Obstacle::Publishing(number) => self.changes.until_done_or_refused(number).await.map_err(errno),
-            Obstacle::Elsewhere => self.bring(node).await,
+            Obstacle::NeedsCopy => self.bring(node).await,
         }
     }
 

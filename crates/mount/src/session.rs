@@ -190,10 +190,10 @@ impl Session {
         rustix::fs::statx(&self.seen(store)?.root, key, AtFlags::SYMLINK_NOFOLLOW, CONTENT)
     }
 
-    /// Returns a name for a staged file that was never used before.
+    /// Returns a name for a staged file that was never used before. Those of a process sort in the order in which they were made.
     pub fn token(&self) -> Box<str> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        format!("{}-{number:x}", self.prefix).into()
+        format!("{}-{number:016x}", self.prefix).into()
     }
 
     fn stage(&self, store: Option<StoreNumber>) -> Result<&OwnedFd, Errno> {
@@ -224,11 +224,7 @@ impl Session {
     /// # Errors
     /// What the file system answers.
     pub fn open_written(&self, place: &Place) -> Result<File, Errno> {
-        if let (Some(store), Some(key)) = (place.store, &place.key) {
-            return self.open_in(store, key, OFlags::RDWR);
-        }
-        let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        Ok(File::from(rustix::fs::openat(self.stage(place.store)?, &*place.token, flags, Mode::empty())?))
+        self.open_at(place, OFlags::RDWR)
     }
 
     /// Opens a file that programs write, to be read.
@@ -236,17 +232,22 @@ impl Session {
     /// # Errors
     /// What the file system answers.
     pub fn open_to_read(&self, place: &Place) -> Result<File, Errno> {
+        self.open_at(place, OFlags::RDONLY)
+    }
+
+    fn open_at(&self, place: &Place, flags: OFlags) -> Result<File, Errno> {
         if let (Some(store), Some(key)) = (place.store, &place.key) {
-            return self.open_copy(store, key);
+            return self.open_in(store, key, flags);
         }
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         Ok(File::from(rustix::fs::openat(self.stage(place.store)?, &*place.token, flags, Mode::empty())?))
     }
 
     /// Tells whether a program may still write a staged file that this process does not have open to be written. One that is written
-    /// in place is its owner's, who may always.
+    /// in place is its owner's, who may always: nobody waits for that.
     pub fn is_written(&self, place: &Place) -> bool {
-        !place.is_the_copy() && self.open_to_read(place).is_ok_and(|file| crate::lease::is_written(&file))
+        !place.is_the_copy()
+            && self.open_to_read(place).is_ok_and(|file| crate::lease::is_open_for_write(&file))
     }
 
     /// Looks at a file that programs write.
@@ -315,7 +316,7 @@ impl Session {
     }
 }
 
-/// Tells whether an answer means that a session is not there any more, and nothing that was staged under it.
+/// Tells whether an answer means that a session is not there any more, nor what was staged under it in stores. What lies in the spool is.
 pub fn is_over(code: ErrorCode) -> bool {
     matches!(code, ErrorCode::NotFound | ErrorCode::LeaseExpired)
 }

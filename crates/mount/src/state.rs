@@ -13,14 +13,16 @@ use percale_core::{FileMode, ObjectPath, Timestamp};
 use rustix::fs::Statx;
 use tokio::runtime::Handle as Runtime;
 
-use crate::changes::{Changes, Owned};
+use crate::changes::Changes;
 use crate::files::Handles;
+use crate::left::Lefts;
 use crate::log::Log;
 use crate::names::{Collection, Link, Names, NodeId, SpaceNumber, TOP, What};
 use crate::object::{LocalCopy, Object};
+use crate::owned::Owned;
 use crate::quota::Quota;
 use crate::remote::Remote;
-use crate::session::Session;
+use crate::session::{Place, Session};
 
 /// For how long the kernel believes what it was told, since it is told when it is not so any more.
 const BELIEF: Duration = Duration::from_secs(3600);
@@ -53,10 +55,10 @@ pub struct State {
     pub spaces: Vec<Space>,
     /// The names that are changed here.
     pub owned: Owned,
-    /// How many files of an earlier process are not published, nor on their way: they were refused again, or cannot be looked at.
-    pub left: usize,
-    /// How many files programs may still write by mappings that outlive the handles.
-    pub mapped: usize,
+    /// Files of an earlier process that are not published, nor on their way.
+    pub left: Lefts,
+    /// Files that programs may still write by mappings that outlive the handles, and where they lie.
+    pub mapped: Vec<(NodeId, Place)>,
 }
 
 /// A mount.
@@ -252,10 +254,8 @@ impl Shared {
         if let Some(other) = state.names.child(parent, name) {
             let node = state.names.get(other);
             let is_same = node.is_some_and(|node| node.entry == Some(entry.id));
-            let waits =
-                node.is_some_and(|node| matches!(&node.what, What::Object(object) if object.work.is_some()));
-            if !is_same && waits {
-                return;
+            if !is_same && state.names.waits(other) {
+                return self.come_back(state, other, (entry.id, entry.kind == Kind::Collection));
             }
             if !is_same {
                 state.names.unlink(other);
@@ -264,8 +264,7 @@ impl Shared {
         let known = state.names.of_entry(space, entry.id);
         if let Some(known) = known {
             if state.names.get(known).is_some_and(|node| node.parent != parent || *node.name != *name) {
-                state.names.rename(known, parent, name);
-                self.note_again(state, known);
+                self.move_node(state, known, (parent, name));
             }
             if let Some(content) = &entry.content {
                 self.overwritten(state, known, content.clone(), self.copy_of(entry));
@@ -286,6 +285,25 @@ impl Shared {
             }
         };
         state.names.add(parent, name, (space, entry.id), what);
+    }
+
+    /// Takes over that an entry has the name of a node that waits to be published. A collection takes the place of one that was removed,
+    /// and what programs wrote below that is published in it; else it will be decided who was first.
+    pub fn come_back(&self, state: &mut State, id: NodeId, (entry, is_collection): (EntryId, bool)) {
+        let Some(node) = state.names.get(id) else { return };
+        let is_known = node.space.is_some_and(|space| state.names.of_entry(space, entry).is_some());
+        if !is_collection || node.entry.is_some() || is_known || state.names.collection(id).is_none() {
+            return;
+        }
+        state.names.published(id, entry);
+        // What else is in it is not known, and the kernel forgets with the name also what it was told not to be there.
+        state.names.doubt(id);
+        if let Some(node) = state.names.get(id) {
+            self.forget_name(node.parent, node.name.clone());
+        }
+        for work in state.names.works_within(id) {
+            self.end_work(state, work);
+        }
     }
 
     /// Takes over which version of an object is the current one, as the catalog tells.

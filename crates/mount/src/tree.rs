@@ -4,9 +4,10 @@ use fuser::Errno;
 use percale_api::mounts::MountChange;
 use percale_core::{LinkTarget, ObjectPath};
 
-use crate::changes::{Change, Name, Pending};
-use crate::names::{Node, NodeId, What};
+use crate::changes::{Change, Pending};
+use crate::names::{Node, NodeId, What, carry};
 use crate::object::Object;
+use crate::owned::Name;
 use crate::state::{Shared, State};
 
 impl Shared {
@@ -100,7 +101,7 @@ impl Shared {
             node
         };
         self.list(node).await?;
-        let removed = {
+        let asked = {
             let mut state = self.state();
             let collection = state.names.collection(node).ok_or(Errno::ENOENT)?;
             if !collection.children.is_empty() {
@@ -109,7 +110,11 @@ impl Shared {
             let path = self.path(&state, node).ok_or(Errno::ENOENT)?;
             self.ask(&mut state, Change::Name(MountChange::Remove { path }), vec![(parent, name.into())])
         };
-        removed.done(self).await?;
+        match asked.done(self).await {
+            // Somebody else removed it, and it was only kept for what programs wrote in it.
+            Ok(_) | Err(Errno::ENOENT) => {}
+            Err(errno) => return Err(errno),
+        }
         let mut state = self.state();
         if state.names.child(parent, name) == Some(node) {
             state.names.unlink(node);
@@ -162,19 +167,42 @@ impl Shared {
         }
     }
 
-    /// Gives a directory the name that the site has moved it to. What waits behind the move was asked for under its old path.
+    /// Gives a directory the name that the site has moved it to, as a program asked.
     pub fn moved(&self, state: &mut State, names: &[Name], (from, to): (&ObjectPath, &ObjectPath)) {
         let [(new_parent, new_name), (parent, name)] = names else { return };
-        self.changes.moved(from, to);
-        let Some(node) = state.names.child(*parent, name) else { return };
-        state.names.rename(node, *new_parent, new_name);
-        self.note_again(state, node);
-        for id in state.names.works_within(node) {
-            let path = self.path(state, id);
-            let work = state.names.object_mut(id).and_then(|object| object.work.as_mut());
-            if let (Some(path), Some(publishing)) = (path, work.and_then(|work| work.publishing.as_mut())) {
-                publishing.staged.path = path;
+        match state.names.child(*parent, name) {
+            Some(node) => self.move_node(state, node, (*new_parent, new_name)),
+            None => self.move_paths(state, from, to),
+        }
+    }
+
+    /// Gives a node the name that it has at the site, whoever moved it there. What programs wrote at it or below it belongs there now;
+    /// what was refused is published there.
+    pub fn move_node(&self, state: &mut State, id: NodeId, (parent, name): (NodeId, &str)) {
+        let from = self.path(state, id);
+        state.names.rename(id, parent, name);
+        if let (Some(from), Some(to)) = (from, self.path(state, id)) {
+            for work in state.names.works_within(id) {
+                let Some(object) = state.names.object_mut(work) else { continue };
+                for work in object.work.iter_mut().chain(object.sent.as_deref_mut()) {
+                    work.publishing.iter_mut().for_each(|publishing| {
+                        carry(&mut publishing.staged.path, &from, &to);
+                    });
+                }
             }
+            self.move_paths(state, &from, &to);
+        }
+        self.note_again(state, id);
+        for work in state.names.works_within(id) {
+            self.end_work(state, work);
+        }
+    }
+
+    /// Takes over that what is at a path, and all below it, has another: for what waits, which was asked for under the old one.
+    fn move_paths(&self, state: &mut State, from: &ObjectPath, to: &ObjectPath) {
+        crate::left::moved(self, state, from, to);
+        for (place, path) in self.changes.moved(from, to) {
+            self.note(&place, &path);
         }
     }
 
@@ -239,7 +267,7 @@ impl Shared {
             None => return Err(Errno::ENOENT),
         };
         // What waits to be published is published under its new name, in place of what has it.
-        let is_taken_back = self.recall(state, node);
+        self.recall(state, node);
         let is_publishing = state.names.object(node).is_some_and(Object::is_publishing);
         if replaces_link && !has_entry && !is_publishing {
             // No version takes the place of a link, so it goes first.
@@ -263,9 +291,8 @@ impl Shared {
         state.names.rename(node, new_parent, new_name);
         // Also what is on its way: if this process dies before the answer comes, it belongs where the program wanted it last.
         self.note_again(state, node);
-        if is_taken_back {
-            self.end_work(state, node);
-        }
+        // Also what was refused under its old name.
+        self.end_work(state, node);
         Ok(None)
     }
 }

@@ -1,5 +1,5 @@
-//! What programs write: a staged file, or the owner's own on a native store, from the first writer until the
-//! last one has closed it.
+//! What programs write: a staged file, or the owner's own on a native store, from the first writer until the last one has closed it,
+//! and no mapping of a staged one can be written any more.
 
 use std::fs::File;
 use std::os::unix::fs::MetadataExt as _;
@@ -12,7 +12,7 @@ use percale_core::{FileMode, ObjectPath, Timestamp};
 use rustix::fs::Statx;
 
 use crate::changes::{Change, Staged};
-use crate::copy::{copy_at_once, date, is_recent, replace_open};
+use crate::copy::{copy_at_once, is_recent, replace_open, set_mtime};
 use crate::error::{from_io, from_rustix};
 use crate::files::Obstacle;
 use crate::log::Left;
@@ -47,7 +47,8 @@ impl Shared {
         for id in state.names.works_within(node) {
             let Some(path) = self.path(state, id) else { continue };
             let Some(object) = state.names.object(id) else { continue };
-            for work in object.work.iter().chain(object.sent.as_deref()) {
+            // The newer one last, which is what is published last then.
+            for work in object.sent.as_deref().into_iter().chain(&object.work) {
                 self.note(&work.place, &path);
             }
         }
@@ -84,12 +85,13 @@ impl Shared {
         }
         let object = state.names.object_mut(node).ok_or(Errno::EISDIR)?;
         if object.is_open() {
-            replace_open(state, node);
-            return Err(Obstacle::No(Errno::ESTALE));
+            // One that has no name any more is not looked for again.
+            let other = replace_open(state, node);
+            return Err(other.map_or(Errno::ENOENT, |_| Errno::ESTALE).into());
         }
         let before = match is_truncated || object.size() == 0 {
             true => None,
-            false => Some(self.open_here(object).ok_or(Obstacle::Elsewhere)?),
+            false => Some(self.open_here(object).ok_or(Obstacle::NeedsCopy)?),
         };
         let is_changed = is_truncated && object.size() > 0;
         let before = before.map(|file| (file, object.mtime()));
@@ -171,7 +173,7 @@ impl Shared {
         let (file, mut work) = self.stage(mode)?;
         let copied = before.map_or(Ok(()), |(before, mtime)| {
             copy_at_once(&before, &file)?;
-            date(&file, mtime).map_err(|error| from_io(&error).into())
+            set_mtime(&file, mtime).map_err(|error| from_io(&error).into())
         });
         if let Err(obstacle) = copied {
             self.session.discard(&work.place);
@@ -242,9 +244,9 @@ impl Shared {
         }
         work.writers = 1;
         let (shared, place) = (self.clone(), work.place.clone());
-        state.mapped += 1;
+        state.mapped.push((node, place.clone()));
         self.runtime.spawn(async move {
-            for pause in crate::left::looks() {
+            for pause in crate::left::pauses() {
                 tokio::time::sleep(pause).await;
                 if shared.end_mapping(node, &place) {
                     return;
@@ -253,9 +255,20 @@ impl Shared {
         });
     }
 
-    /// Has a file published that was mapped, if it is not any more.
+    /// Has those files published whose mappings have ended, without waiting until that is looked at by itself.
+    pub fn end_mappings(&self) {
+        let mapped = self.state().mapped.clone();
+        for (node, place) in mapped {
+            self.end_mapping(node, &place);
+        }
+    }
+
+    /// Has a file published that was mapped, if it is not any more. Tells whether there is nothing more to be waited for.
     fn end_mapping(&self, node: NodeId, place: &Place) -> bool {
         let mut state = self.state();
+        let Some(at) = state.mapped.iter().position(|(other, at)| *other == node && at == place) else {
+            return true;
+        };
         let work = state.names.object_mut(node).and_then(|object| object.work.as_mut());
         if let Some(work) = work.filter(|work| work.place == *place) {
             if work.writers > 1 || self.session.is_written(place) {
@@ -263,7 +276,7 @@ impl Shared {
             }
             work.writers = 0;
         }
-        state.mapped -= 1;
+        state.mapped.swap_remove(at);
         self.end_work(&mut state, node);
         state.names.drop_unused(node);
         true

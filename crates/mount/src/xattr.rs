@@ -139,6 +139,7 @@ pub async fn set(
 
 /// Returns the path of a node, once what was done to it here is known to the site.
 async fn published(shared: &Shared, node: NodeId) -> Result<ObjectPath, Errno> {
+    shared.end_mappings();
     // Where the site does not answer, the question itself says so.
     let _ = tokio::time::timeout(PUBLISH_WAIT, shared.changes.until_done(None)).await;
     let state = shared.state();

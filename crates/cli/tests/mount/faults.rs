@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write as _};
+use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
 use percale_testkit::process::{Site, SiteOptions};
@@ -11,7 +12,8 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::mounted::{
-    Mounted, can_mount, command, listing, run, site, soon, to_mount, unmount, until_listed, with_store,
+    Mounted, can_mount, command, listing, run, site, site_far_away, soon, to_mount, unmount, until_listed,
+    with_store,
 };
 
 #[test]
@@ -74,6 +76,70 @@ fn what_was_renamed_before_the_mount_died_is_published_where_it_was_last() {
     let wanted = ["/lab/b -", "/lab/b/deep -", "/lab/b/deep/open 4", "/lab/first 5", "/lab/target 8"];
     until_listed(&site, &wanted);
     mount.stop();
+}
+
+#[test]
+fn what_was_written_last_before_the_mount_died_is_what_is_there_in_the_end() {
+    let Some((mut site, folder)) = to_mount(site) else { return };
+    let mount = Mounted::start(&site, folder.path(), &[]);
+    assert!(!mount.path("file").exists());
+    site.kill();
+    let mut wanted = Vec::new();
+    for number in 0..15 {
+        fs::write(mount.path(&format!("other{number:02}")), "other").unwrap();
+        wanted.push(format!("/lab/other{number:02} 5"));
+    }
+    // Each is on its way when the next is written, so it is staged anew.
+    for text in ["first", "second", "third"] {
+        fs::write(mount.path("file"), text).unwrap();
+        std::thread::sleep(Duration::from_millis(500));
+    }
+    mount.kill();
+    site.spawn();
+    site.wait_until_ready();
+    let mount = Mounted::start(&site, folder.path(), &[]);
+    wanted.insert(0, "/lab/file 5".to_owned());
+    until_listed(&site, &wanted.iter().map(String::as_str).collect::<Vec<_>>());
+    mount.stop();
+    assert_eq!(run(&site, &["cat", "percale:/lab/file"]), "third");
+}
+
+/// Writes to a mount while its server is away, and gives it a session that is not there, as if it had not come back for long.
+fn leave_without_session(mut site: Site, folder: &Path) -> Site {
+    let mount = Mounted::start(&site, folder, &[]);
+    assert!(!mount.path("file").exists());
+    site.kill();
+    fs::write(mount.path("file"), "bytes").unwrap();
+    mount.kill();
+    let log = folder.join("state/staged.jsonl");
+    let text = fs::read_to_string(&log).unwrap();
+    let begin = text.find("\"id\":\"").unwrap() + 6;
+    let other = "01999999-0000-7000-8000-000000000001";
+    fs::write(&log, [&text[..begin], other, &text[begin + other.len()..]].concat()).unwrap();
+    site.spawn();
+    site.wait_until_ready();
+    site
+}
+
+#[test]
+fn what_lies_in_the_spool_outlives_its_session() {
+    let Some((site, folder)) = to_mount(site_far_away) else { return };
+    let site = leave_without_session(site, folder.path());
+    let mount = Mounted::start(&site, folder.path(), &[]);
+    until_listed(&site, &["/lab/file 5"]);
+    mount.stop();
+    let aside = fs::read_dir(folder.path().join("state")).unwrap().map(|entry| entry.unwrap().file_name());
+    assert!(!aside.into_iter().any(|name| name.to_str().unwrap().starts_with("staged.jsonl-")));
+}
+
+#[test]
+fn what_was_staged_in_a_session_that_is_over_is_listed() {
+    let Some((site, folder)) = to_mount(site) else { return };
+    let site = leave_without_session(site, folder.path());
+    Mounted::start(&site, folder.path(), &[]).stop();
+    let aside = folder.path().join("state/staged.jsonl-01999999-0000-7000-8000-000000000001");
+    assert!(fs::read_to_string(aside).unwrap().contains("/lab/file"));
+    assert_eq!(listing(&site), [""; 0]);
 }
 
 #[test]

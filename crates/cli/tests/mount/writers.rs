@@ -2,6 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Write as _};
+use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::process::{Command, Stdio};
 use std::time::{Duration, SystemTime};
@@ -47,10 +48,8 @@ fn what_is_written_by_a_mapping_is_published_when_the_mapping_ends() {
     assert_eq!(xattr(&path, "state"), "writing", "it is mapped");
     program.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
     assert!(program.wait().unwrap().success());
-    soon("what was mapped", || {
-        let read = site.command(&["cat", "percale:/lab/file"]).output().unwrap();
-        read.status.success() && read.stdout == b"mapped and after"
-    });
+    File::open(mount.root()).unwrap().sync_all().unwrap();
+    assert_eq!(run(&site, &["cat", "percale:/lab/file"]), "mapped and after", "all before it is published");
     mount.stop();
     run(&site, &["check", "--deep", "percale:/lab"]);
 }
@@ -160,6 +159,70 @@ fn what_is_written_in_a_directory_that_others_move_goes_with_it() {
     // Where nothing is known of where it is now, it is kept until somebody looks there.
     assert_eq!(fs::read_dir(mount.path("elsewhere/deep")).unwrap().count(), 1);
     assert_eq!(fs::read_to_string(mount.path("elsewhere/deep/run2/new")).unwrap(), "new");
+}
+
+#[test]
+fn what_was_refused_is_published_where_its_directory_is_moved_by_others() {
+    let Some((site, folder)) = to_mount(site) else { return };
+    let mount = Mounted::start(&site, folder.path(), &[]);
+    fs::create_dir(mount.path("run")).unwrap();
+    run(&site, &["space", "set", "lab", "--quota", "10kB"]);
+    fs::write(mount.path("run/file"), [7; 20_000]).unwrap();
+    soon("the refusal", || xattr(&mount.path("run/file"), "state") == "refused");
+    run(&site, &["space", "set", "lab", "--quota", "1MB"]);
+    assert_eq!(listing(&site), ["/lab/run -"]);
+    run(&site, &["mv", "percale:/lab/run", "percale:/lab/done"]);
+    until_listed(&site, &["/lab/done -", "/lab/done/file 20000"]);
+    assert!(!mount.path("run").exists());
+}
+
+#[test]
+fn what_is_written_in_a_directory_that_others_remove_is_kept_until_it_has_one() {
+    for site in [site, site_far_away] {
+        let Some((site, folder)) = to_mount(site) else { return };
+        let mount = Mounted::start(&site, folder.path(), &[]);
+        for name in ["again", "gone"] {
+            fs::create_dir(mount.path(name)).unwrap();
+            fs::write(mount.path(&format!("{name}/old")), "old").unwrap();
+            soon("it to be published", || xattr(&mount.path(&format!("{name}/old")), "state") == "published");
+            let mut file = File::create(mount.path(&format!("{name}/new"))).unwrap();
+            file.write_all(b"new").unwrap();
+            run(&site, &["rm", "-r", "-y", &format!("percale:/lab/{name}")]);
+            soon("the removal to be seen", || !mount.path(&format!("{name}/old")).exists());
+            drop(file);
+            soon("the refusal", || xattr(&mount.path(&format!("{name}/new")), "state") == "refused");
+            assert_eq!(fs::read_to_string(mount.path(&format!("{name}/new"))).unwrap(), "new");
+        }
+        assert_eq!(listing(&site), [""; 0]);
+        run(&site, &["mkdir", "percale:/lab/again"]);
+        until_listed(&site, &["/lab/again -", "/lab/again/new 3"]);
+        // It is the directory that is there now.
+        run(&site, &["mkdir", "percale:/lab/again/deep"]);
+        soon("what others make in it", || mount.path("again/deep").exists());
+
+        let left = fs::remove_dir(mount.path("gone")).unwrap_err();
+        assert_eq!(left.kind(), ErrorKind::DirectoryNotEmpty);
+        fs::rename(mount.path("gone/new"), mount.path("kept")).unwrap();
+        fs::remove_dir(mount.path("gone")).unwrap();
+        assert!(!mount.path("gone").exists());
+        until_listed(&site, &["/lab/again -", "/lab/again/deep -", "/lab/again/new 3", "/lab/kept 3"]);
+        mount.stop();
+    }
+}
+
+#[test]
+fn a_name_that_was_removed_is_not_there_again_when_its_file_is_opened() {
+    let Some((site, folder)) = to_mount(site) else { return };
+    let mount = Mounted::start(&site, folder.path(), &[]);
+    let path = mount.path("file");
+    fs::write(&path, "bytes").unwrap();
+    soon("it to be published", || xattr(&path, "state") == "published");
+    let file = File::open(&path).unwrap();
+    fs::remove_file(&path).unwrap();
+    let again = format!("/proc/self/fd/{}", file.as_raw_fd());
+    OpenOptions::new().write(true).open(again).unwrap_err();
+    assert_eq!(fs::read_dir(mount.root()).unwrap().count(), 0);
+    until_listed(&site, &[]);
 }
 
 fn xattr_of(file: &File, name: &str) -> String {
