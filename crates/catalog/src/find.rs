@@ -1,7 +1,7 @@
 //! Finding entries by their names.
 //!
-//! The index has the names of a whole space, and the caller may read only what is below the collection that is searched. So nothing of an answer
-//! depends on what is beside it: a page ends at an entry that is in it, however many others were met before.
+//! The index has the names of a whole space, of which the caller may read no more than what is below the collection that is searched. Then
+//! nothing of an answer depends on what is beside it: a page ends at an entry that is in it, however many others were met before.
 
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
@@ -33,8 +33,8 @@ impl Catalog {
     /// tenths of a second for a million. A page may have fewer entries than the limit although there are more.
     ///
     /// # Errors
-    /// As [`Catalog::list`]; `InvalidRequest` for a place to go on from that is none, and where nothing was found below the collection within
-    /// 20 s among the names beside it.
+    /// As [`Catalog::list`]; `InvalidRequest` for a place to go on from that is none, and, for who may not read all of the space, where nothing
+    /// was found below the collection within 20 s among the names beside it.
     pub async fn find(
         &self,
         caller: &Caller,
@@ -50,8 +50,11 @@ impl Catalog {
             let looked = self.ask(find.clone()).await?;
             items.extend(looked.below);
             let position = *position.get_or_insert(looked.position);
-            let is_over = begun.elapsed() >= PATIENCE && !items.is_empty();
+            let is_over = begun.elapsed() >= PATIENCE && (looked.is_whole || !items.is_empty());
             if items.len() >= limit || looked.after.is_none() || is_over {
+                if looked.is_whole && items.len() < limit {
+                    return Ok(Page { items, next: looked.after, position: Some(position) });
+                }
                 // A full page may be the last one: whether anything comes behind it is not known without a look at what is beside.
                 let goes_on = items.len() >= limit || looked.after.is_some();
                 items.truncate(limit);
@@ -82,8 +85,10 @@ struct Find {
 struct Looked {
     /// What of it is below the collection.
     below: Vec<Listed>,
-    /// Up to where was looked, unless that was all. Nobody may be told.
+    /// Up to where was looked, unless that was all.
     after: Option<String>,
+    /// Whether the caller may read the whole space, and may be told.
+    is_whole: bool,
     position: Position,
 }
 
@@ -122,7 +127,9 @@ impl Query for Find {
                 below.push(Listed { path: at, entry: row.into_entry(space), replicas: Vec::new() });
             }
         }
-        Ok(Looked { below, after, position })
+        let root = ObjectPath::of_space(&resolved.space.space.name);
+        let is_whole = enter(tx, caller, Permission::Read, &root).await.is_ok();
+        Ok(Looked { below, after, is_whole, position })
     }
 }
 
