@@ -97,6 +97,11 @@ impl Shared {
         }
     }
 
+    /// Tells whether the whole file was read, so that a commit may have been sent.
+    fn is_hashed(&self) -> bool {
+        self.hashes.lock().unwrap_or_else(PoisonError::into_inner).is_complete()
+    }
+
     fn knows(&self, group: u64) -> bool {
         self.hashes.lock().unwrap_or_else(PoisonError::into_inner).get(group).is_some()
     }
@@ -302,7 +307,14 @@ async fn go_on(
         }
         // Asked before the pause: a round that brought something on is no part of the time after which it is given up.
         let asked = Instant::now();
-        missing = shared.client.upload(shared.id).await?.missing;
+        missing = match shared.client.upload(shared.id).await {
+            Ok(upload) => upload.missing,
+            // A commit that was sent goes on at the site though its connection broke, and is answered again.
+            Err(error) if error.code() == ErrorCode::NotFound && shared.is_hashed() => {
+                return commit(shared, Duration::ZERO).await;
+            }
+            Err(error) => return Err(error),
+        };
         let sent = shared.sent(&missing);
         if !sent.groups.is_empty() {
             // What is not found again is sent again.

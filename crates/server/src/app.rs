@@ -73,7 +73,8 @@ pub struct App {
     pub tasks: Tasks,
     /// Whose turn it is of the requests of each mount.
     pub turns: crate::mounts::Turns,
-    /// Owns what runs in the background: whatever is spawned here ends by itself once [`App::stopping`] is cancelled.
+    /// Owns what runs in the background: whatever is spawned here ends by itself once [`App::stopping`] is cancelled. Requests that change
+    /// something are here, too, and end when they are answered.
     pub background: TaskTracker,
     /// Cancelled when the server is to end: background work stops, long answers are ended.
     pub stopping: CancellationToken,

@@ -23,7 +23,7 @@ use percale_trust::SitePublicKey;
 use percale_trust::tls::{TlsConfigs, site_peer};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, Sleep};
 use tokio_rustls::LazyConfigAcceptor;
 use tokio_rustls::rustls::server::Acceptor;
@@ -53,6 +53,10 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// The key that a site has proved on its connection (`docs/design/trust.md`). Whether it is a member's is asked later.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PeerKey(pub SitePublicKey);
+
+/// The place of a connection among those that may be open at once; whoever works for it when it is gone keeps it.
+#[derive(Debug, Clone)]
+pub struct Place(#[expect(dead_code, reason = "dropping it gives it up")] Arc<OwnedSemaphorePermit>);
 
 /// A port that is listened on.
 pub struct Listener {
@@ -119,14 +123,12 @@ impl Listener {
                 router: router.clone(),
                 limits: self.limits.clone(),
                 peer: None,
+                place: Some(Place(Arc::new(permit))),
                 stopping: stopping.clone(),
                 kill: kill.clone(),
             };
             let (tls, plain) = (self.tls.clone(), self.plain.clone());
-            connections.spawn(async move {
-                connection.run(stream, tls, plain).await;
-                drop(permit);
-            });
+            connections.spawn(connection.run(stream, tls, plain));
         }
         drop(self.tcp);
         connections.close();
@@ -147,7 +149,7 @@ pub async fn serve_reversed<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     stopping: CancellationToken,
 ) {
     let kill = stopping.clone();
-    Connection { router, limits, peer: Some(peer), stopping, kill }.serve(stream).await;
+    Connection { router, limits, peer: Some(peer), place: None, stopping, kill }.serve(stream).await;
 }
 
 struct Connection {
@@ -155,6 +157,8 @@ struct Connection {
     limits: HttpConfig,
     /// The site at the other end.
     peer: Option<PeerKey>,
+    /// None on a connection that this site has dialled.
+    place: Option<Place>,
     stopping: CancellationToken,
     kill: CancellationToken,
 }
@@ -210,11 +214,14 @@ impl Connection {
 
     async fn serve<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(self, stream: S) {
         let stream = TokioIo::new(ClientStream::new(stream, self.limits.stall_timeout));
-        let (router, peer) = (self.router, self.peer);
+        let (router, peer, place) = (self.router, self.peer, self.place);
         let service = hyper::service::service_fn(move |mut request: Request<Incoming>| {
             let mut router = router.clone();
             if let Some(peer) = peer {
                 request.extensions_mut().insert(peer);
+            }
+            if let Some(place) = &place {
+                request.extensions_mut().insert(place.clone());
             }
             // A router is always ready.
             async move { router.call(request).await as Result<Response<Body>, _> }

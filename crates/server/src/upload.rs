@@ -20,7 +20,7 @@ use percale_catalog::{
 use percale_core::access::{Caller, Permission};
 use percale_core::ids::LeaseId;
 use percale_core::tree::{GROUP_SIZE, RootHash, group_count, group_range, hash_group};
-use percale_core::{ByteCount, ErrorCode, ObjectPath, Timestamp};
+use percale_core::{ByteCount, ErrorCode, ObjectPath};
 use percale_mover::DataFrame;
 use percale_store::StageToken;
 
@@ -221,10 +221,14 @@ impl Uploads {
     }
 
     /// Lets go of uploads whose time is over: each keeps its file open, whose bytes stay on the disk as long, though it was removed.
-    pub async fn forget_lapsed(&self) {
-        let now = Timestamp::now();
+    ///
+    /// # Errors
+    /// Those of the catalog, whose time it is.
+    pub async fn forget_lapsed(&self) -> Result<()> {
+        let now = self.catalog.now().await?;
         let open = &mut self.sessions.lock().await.open;
         open.retain(|_, session| Arc::strong_count(session) > 1 || session.arrived().expires > now);
+        Ok(())
     }
 
     /// Returns an upload of the caller, opened again from its marker if another process had it.
@@ -259,9 +263,8 @@ impl Uploads {
 
     /// Opens an upload again that another process had.
     fn take_up(self: &Arc<Self>, lease: Lease, body: Body) -> TakingUp {
-        let all = self.clone();
+        let (all, id) = (self.clone(), lease.id);
         let work = tokio::spawn(async move {
-            let id = lease.id;
             let opened = async {
                 let store = all.stores.get(body.store).await?;
                 let begun = all.begun(&lease, &body, &store).await?;
@@ -275,8 +278,17 @@ impl Uploads {
             }
             opened
         });
-        let ended = |error| ApiError::internal("the opening of an upload ended early").with_source(error);
-        async move { work.await.map_err(ended)? }.boxed().shared()
+        let all = self.clone();
+        let opened = async move {
+            match work.await {
+                Ok(opened) => opened,
+                Err(error) => {
+                    all.sessions.lock().await.taking_up.remove(&id);
+                    Err(ApiError::internal("the opening of an upload ended early").with_source(error))
+                }
+            }
+        };
+        opened.boxed().shared()
     }
 
     /// As [`Uploads::session`], and waits for it to be opened, for so long at most: its sender chose the id, and what it
@@ -466,12 +478,22 @@ impl Uploads {
         let session = match self.session_within(caller, id, wait).await {
             Ok(session) => session,
             Err(error) => {
+                // It may have become a version meanwhile.
+                if let Some(done) = self.committed_before(&key, id).await? {
+                    return Ok(done);
+                }
                 self.catalog.forget(&key).await?;
                 return Err(error);
             }
         };
         session.until_complete(wait.saturating_sub(began.elapsed())).await;
-        let tree = session.verify(&claimed).await?;
+        let tree = match session.verify(&claimed).await {
+            // Its bytes are in another request's hands.
+            Err(error) if error.code() == ErrorCode::LeaseExpired => {
+                return self.committed_meanwhile(&key, &session).await;
+            }
+            verified => verified?,
+        };
         // The marker then names every group, should this server die before the end.
         session.mark().await?;
         let Some(writing) = session.writing.write().await.take() else {
@@ -501,11 +523,11 @@ impl Uploads {
             }
             Err(error) => Err(error.with_path(&path)),
         };
-        // Whatever came of it, the next request begins from what is stored.
-        self.sessions.lock().await.open.remove(&session.id);
         if outcome.as_ref().err().is_none_or(|error| !keeps_bytes(error)) {
             self.end(&session).await;
         }
+        // Whatever came of it, the next request begins from what is stored; not before that is over.
+        self.sessions.lock().await.open.remove(&session.id);
         if outcome.is_err() {
             self.catalog.forget(&key).await?;
         }

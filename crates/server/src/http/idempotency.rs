@@ -9,7 +9,7 @@ use percale_core::access::{Caller, Subject};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::{extract::Json, observe};
+use super::extract::Json;
 use crate::{ApiError, AppState, Result};
 
 /// Longest key, in bytes.
@@ -52,8 +52,8 @@ pub fn answer_key(caller: &Caller, key: String) -> Result<AnswerKey> {
 
 /// Does what a request asks for, once for each key. `request` is its address and its body, which must be the same again.
 ///
-/// The work goes on if the client goes away, so that the repetition finds its answer. A failure is not kept: the same
-/// key may try again.
+/// The work goes on if the client goes away, as that of any request that changes something, so that the repetition finds its answer. A
+/// failure is not kept: the same key may try again.
 ///
 /// # Errors
 /// Those of the work; `idempotency_mismatch`, and `conflict` while the first request is still in progress.
@@ -65,8 +65,8 @@ pub async fn once<T, F>(
     work: F,
 ) -> Result<(Made<T>, HeaderMap)>
 where
-    T: Serialize + DeserializeOwned + Send + 'static,
-    F: Future<Output = Result<Made<T>>> + Send + 'static,
+    T: Serialize + DeserializeOwned,
+    F: Future<Output = Result<Made<T>>>,
 {
     let Some(key) = key(headers)? else {
         return Ok((work.await?, HeaderMap::new()));
@@ -96,25 +96,18 @@ where
             ));
         }
     }
-    let catalog = app.catalog.clone();
-    let spawned = app.background.spawn(observe::in_request(async move {
-        let outcome = work.await;
-        let kept = match &outcome {
-            Ok(made) => {
-                let body = serde_json::to_string(&made.body).unwrap_or_default();
-                catalog.answer(&key, Answer { status: made.status.as_u16(), body }).await
-            }
-            Err(_) => catalog.forget(&key).await,
-        };
-        if let Err(error) = kept {
-            tracing::warn!(%error, "cannot keep the answer for an idempotency key; a repetition may be refused for a while");
+    let outcome = work.await;
+    let kept = match &outcome {
+        Ok(made) => {
+            let body = serde_json::to_string(&made.body).unwrap_or_default();
+            app.catalog.answer(&key, Answer { status: made.status.as_u16(), body }).await
         }
-        outcome
-    }));
-    let made = spawned
-        .await
-        .map_err(|error| ApiError::internal("the request's work ended early").with_source(error))??;
-    Ok((made, HeaderMap::new()))
+        Err(_) => app.catalog.forget(&key).await,
+    };
+    if let Err(error) = kept {
+        tracing::warn!(%error, "cannot keep the answer for an idempotency key; a repetition may be refused for a while");
+    }
+    Ok((outcome?, HeaderMap::new()))
 }
 
 impl<T: Serialize> IntoResponse for Made<T> {

@@ -47,6 +47,7 @@ use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::timeout::RequestBodyTimeoutLayer;
 use utoipa_axum::router::OpenApiRouter;
 
+use crate::listener::Place;
 use crate::{ApiError, AppState};
 
 /// Every route with its description.
@@ -100,7 +101,13 @@ async fn to_its_end(State(app): State<AppState>, request: Request, next: Next) -
     if request.method().is_safe() {
         return next.run(request).await;
     }
-    app.background.spawn(next.run(request)).await.unwrap_or_else(|error| {
+    let place = request.extensions().get::<Place>().cloned();
+    let work = next.run(request);
+    let spawned = app.background.spawn(async move {
+        let _place = place;
+        work.await
+    });
+    spawned.await.unwrap_or_else(|error| {
         ApiError::internal("the request's work ended early").with_source(error).into_response()
     })
 }

@@ -66,18 +66,6 @@ pub fn fill(problem: &mut Problem) {
     });
 }
 
-/// Lets work that is spawned for a request keep the request's trace id.
-pub fn in_request<F: Future>(work: F) -> impl Future<Output = F::Output> {
-    let current = CURRENT.try_with(Clone::clone).ok();
-    let span = tracing::Span::current();
-    async move {
-        match current {
-            Some(current) => CURRENT.scope(current, work.instrument(span)).await,
-            None => work.instrument(span).await,
-        }
-    }
-}
-
 /// Runs a request under its trace id; counts, times and logs it.
 pub async fn layer(State(app): State<AppState>, request: Request, next: Next) -> Response {
     let begun = Instant::now();

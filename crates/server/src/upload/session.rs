@@ -111,8 +111,12 @@ impl Session {
                     options = options.resume();
                 }
                 let stage = store.store.stage(options).await?;
-                // One that cannot be read counts as none, as a damaged one.
-                let marker = if is_resumed { stage.read_marker().await.unwrap_or_default() } else { None };
+                let marker = if is_resumed { stage.read_marker().await } else { Ok(None) };
+                let marker = match marker {
+                    Err(error) if error.is_temporary() => return Err(error.into()),
+                    // One that can never be read counts as none, as a damaged one.
+                    marker => marker.unwrap_or_default(),
+                };
                 let groups = marker.and_then(|marker| ReceivedGroups::decode(&marker, size));
                 (Writing::Stage(stage), groups.unwrap_or_else(|| ReceivedGroups::new(size)))
             }
