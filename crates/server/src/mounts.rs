@@ -91,10 +91,7 @@ pub async fn renew(app: &AppState, caller: &Caller, id: LeaseId) -> Result<Mount
 /// As [`renew`].
 pub async fn end(app: &AppState, caller: &Caller, id: LeaseId) -> Result<()> {
     let lease = find(app, caller, id).await?;
-    app.stores.open_all().await?;
-    for store in app.stores.all() {
-        store.store.discard_fence(lease.fence).await?;
-    }
+    app.stores.discard_fences(&[lease.fence]).await?;
     Ok(app.catalog.release_lease(lease.id, lease.fence).await?)
 }
 

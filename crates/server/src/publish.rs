@@ -256,19 +256,19 @@ impl Destination {
         };
         // What was staged under a lease that this server lost since is removed by whoever took that over.
         let is_held = |token: &StageToken| token.fence() == holder.fence || is_of_task(token);
-        let (mut results, mut held, mut held_at) = (Vec::with_capacity(items.len()), Vec::new(), Vec::new());
-        for (at, item) in items.into_iter().enumerate() {
+        let lapsed = |path: &ObjectPath| {
             let detail = "this server lost its lease while the bytes arrived; send them again";
-            results.push(Err(ApiError::new(ErrorCode::LeaseExpired, detail).with_path(&item.0.path)));
-            if is_held(&item.1.staged.token) {
-                held.push(item);
-                held_at.push(at);
-            }
-        }
-        for (at, result) in held_at.into_iter().zip(self.publish(holder, held, OnFailure::Discard).await) {
-            results[at] = result;
-        }
-        results
+            Err(ApiError::new(ErrorCode::LeaseExpired, detail).with_path(path))
+        };
+        let refused: Vec<Option<_>> = items
+            .iter()
+            .map(|(object, content)| (!is_held(&content.staged.token)).then(|| lapsed(&object.path)))
+            .collect();
+        let held = items.into_iter().zip(&refused).filter(|(_, refused)| refused.is_none());
+        let held = held.map(|(item, _)| item).collect();
+        let mut published = self.publish(holder, held, OnFailure::Discard).await.into_iter();
+        let results = refused.into_iter().map(|refused| refused.or_else(|| published.next()));
+        results.map(|result| result.unwrap_or_else(|| Err(lost()))).collect()
     }
 
     /// Publishes each item where its space is ordered.
@@ -443,6 +443,10 @@ impl Destination {
     /// Undoes a publication that failed, unless its intention has ended: another request that asked for the same has committed it, and the
     /// bytes are those of a version, or has undone it.
     async fn take_back(&self, one: &Prepared, on_failure: OnFailure) {
+        // What is sent again is another staged file, which nobody else publishes.
+        if on_failure == OnFailure::Discard {
+            return undo(&self.catalog, one, on_failure).await;
+        }
         match self.catalog.intents_of(one.lease).await {
             Ok(rows) if rows.iter().any(|row| row.intent.id == one.intent.id) => {
                 undo(&self.catalog, one, on_failure).await;

@@ -3,10 +3,12 @@
 //!
 //! Every step may be repeated: a server that dies in the middle leaves a lapsed lease, and the next one begins again.
 
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use percale_catalog::{Catalog, Garbage, LapsedLease, LeaseKind, ReplicaReport, StoreLayout, StoredReplica};
-use percale_core::ids::StoreId;
+use percale_core::ids::{Fence, LeaseId, StoreId};
 use percale_core::state::ReplicaState;
 use percale_store::{Delete, FileIdentity};
 use tokio_util::sync::CancellationToken;
@@ -31,16 +33,20 @@ pub struct Recovery {
     holder: String,
     /// None before this server has its lease, when it is the only one.
     lease: Option<std::sync::Arc<ServerLease>>,
+    /// Under which fences leases lapsed that could not be undone yet: each take-over gives a lease another one.
+    owed: Mutex<HashMap<LeaseId, Fence>>,
 }
 
 impl Recovery {
-    /// Makes it for this server.
-    pub fn new(
-        catalog: Catalog,
-        stores: std::sync::Arc<Registry>,
-        lease: std::sync::Arc<ServerLease>,
-    ) -> Self {
-        Self { catalog, stores, holder: lease.holder().to_owned(), lease: Some(lease) }
+    /// Makes it for a server that has no lease yet.
+    pub fn new(catalog: Catalog, stores: std::sync::Arc<Registry>, holder: String) -> Self {
+        Self { catalog, stores, holder, lease: None, owed: Mutex::default() }
+    }
+
+    /// Goes on under this server's lease.
+    #[must_use]
+    pub fn under(self, lease: std::sync::Arc<ServerLease>) -> Self {
+        Self { lease: Some(lease), ..self }
     }
 
     /// Undoes what servers before this one left, so that it does not wait for their leases to lapse. Only for an embedded
@@ -48,13 +54,11 @@ impl Recovery {
     ///
     /// # Errors
     /// If the catalog does not answer. A store that does not answer keeps its leases for later.
-    pub async fn at_start(catalog: &Catalog, stores: &std::sync::Arc<Registry>, holder: &str) -> Result<()> {
-        let (catalog, stores, holder) = (catalog.clone(), stores.clone(), holder.to_owned());
-        let recovery = Self { catalog, stores, holder, lease: None };
-        for lapsed in recovery.catalog.take_over_all(LeaseKind::Server, &recovery.holder, TTL).await? {
-            recovery.undo_and_log(lapsed).await;
+    pub async fn at_start(&self) -> Result<()> {
+        for lapsed in self.catalog.take_over_all(LeaseKind::Server, &self.holder, TTL).await? {
+            self.undo_and_log(lapsed).await;
         }
-        recovery.collect().await
+        self.collect().await
     }
 
     /// Looks after lapsed leases and garbage until `stop`.
@@ -78,10 +82,17 @@ impl Recovery {
     }
 
     async fn undo_and_log(&self, lapsed: LapsedLease) {
-        let (kind, fence) = (lapsed.lease.kind, lapsed.old_fence.0);
-        match self.undo(&lapsed).await {
+        let (kind, fence, id) = (lapsed.lease.kind, lapsed.old_fence.0, lapsed.lease.id);
+        let first = *self.owed().entry(id).or_insert(lapsed.old_fence);
+        // A take-over that died may have staged nothing, but its predecessor's files may be left.
+        match self.undo(&lapsed, &[first, lapsed.old_fence, lapsed.lease.fence]).await {
             Ok(intents) => {
+                self.owed().remove(&id);
                 tracing::info!(%kind, fence, intents, old_holder = lapsed.old_holder, "lease taken over")
+            }
+            // As often as it is taken over.
+            Err(error) if first != lapsed.old_fence => {
+                tracing::debug!(%kind, fence, %error, "lease not undone yet; it is taken over again")
             }
             Err(error) => {
                 tracing::warn!(%kind, fence, %error, "lease not undone yet; it is taken over again")
@@ -89,8 +100,13 @@ impl Recovery {
         }
     }
 
-    /// Undoes the intents of a lease, removes what was staged under it, and gives it back.
-    async fn undo(&self, lapsed: &LapsedLease) -> Result<usize> {
+    fn owed(&self) -> MutexGuard<'_, HashMap<LeaseId, Fence>> {
+        self.owed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Undoes the intents of a lease, removes what was staged under its fences, and gives it back. Where a store is away, the rest is done
+    /// and the lease is kept.
+    async fn undo(&self, lapsed: &LapsedLease, fences: &[Fence]) -> Result<usize> {
         let intents = self.catalog.intents_of(lapsed.lease.id).await?;
         for row in &intents {
             let store = self.stores.get(row.intent.store).await?;
@@ -102,18 +118,10 @@ impl Recovery {
             self.catalog.delete_intent(row.intent.id).await?;
         }
         crate::abroad::undo_reserved(&self.catalog, &self.stores, lapsed.lease.id).await?;
-        if let Some((store, error)) = self.stores.open_all().await?.into_iter().next() {
-            tracing::warn!(store, "what was staged there is removed once the store is back");
-            return Err(error);
-        }
-        for store in self.stores.all() {
-            // A take-over that died may have staged nothing, but its predecessor's files may be left.
-            store.store.discard_fence(lapsed.old_fence).await?;
-            store.store.discard_fence(lapsed.lease.fence).await?;
-        }
         if lapsed.lease.kind == LeaseKind::Mount {
             self.end_writing().await?;
         }
+        self.stores.discard_fences(fences).await?;
         self.catalog.release_lease(lapsed.lease.id, lapsed.lease.fence).await?;
         Ok(intents.len())
     }

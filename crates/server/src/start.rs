@@ -50,7 +50,7 @@ const PRUNE_EVERY: Duration = Duration::from_secs(3600);
 const TLS_EVERY: Duration = Duration::from_secs(24 * 3600);
 /// How often the metrics' memory is put in order.
 const METRICS_EVERY: Duration = Duration::from_secs(5);
-/// How long background work may take to notice that the server ends.
+/// How long background work may take to notice that the server ends, and requests whose clients are gone to end.
 const END_WITHIN: Duration = Duration::from_secs(10);
 
 /// A server that runs in this process.
@@ -59,6 +59,8 @@ pub struct Running {
     address: SocketAddr,
     ca: Option<PathBuf>,
     serving: JoinHandle<()>,
+    /// Ends the renewal of the lease: behind the last request that publishes.
+    keeping: CancellationToken,
     // Held for as long as the server runs; the operating system gives it back if the process dies.
     _lock: Option<std::os::fd::OwnedFd>,
 }
@@ -95,9 +97,10 @@ impl Running {
         &self.app
     }
 
-    /// Takes no new requests, lets those in progress end, gives the lease back and closes the catalog.
+    /// Takes no new requests, lets those in progress end, gives the lease back and closes the catalog. What does not end in time keeps the
+    /// lease, as that of a dead server.
     pub async fn shutdown(self) {
-        let Self { app, serving, .. } = self;
+        let Self { app, serving, keeping, .. } = self;
         notify("STOPPING=1");
         app.stopping.cancel();
         if let Err(error) = serving.await {
@@ -109,6 +112,7 @@ impl Running {
             // What that has staged is removed by whoever takes the lease over.
             Err(_) => tracing::warn!(left = app.background.len(), "background work did not end in time"),
         }
+        keeping.cancel();
         app.catalog.close().await;
         tracing::info!("stopped");
     }
@@ -179,8 +183,9 @@ pub async fn start(config: Config) -> Result<Running> {
         tracing::warn!(store = name, %error, "a store cannot be opened; what lies on it is away");
     }
     let holder = format!("{} pid {}", host_name(), std::process::id());
+    let recovery = Recovery::new(catalog.clone(), stores.clone(), holder.clone());
     if is_embedded {
-        Recovery::at_start(&catalog, &stores, &holder).await?;
+        recovery.at_start().await?;
     }
     let body = servers::lease_body(&own.urls);
     let lease = Arc::new(ServerLease::acquire(catalog.clone(), holder, body).await?);
@@ -221,13 +226,16 @@ pub async fn start(config: Config) -> Result<Running> {
         background: TaskTracker::new(),
         stopping: CancellationToken::new(),
     });
-    spawn_background(&app);
+    spawn_background(&app, recovery.under(app.lease.clone()));
+    let keeping = CancellationToken::new();
+    let (keeper, until) = (app.lease.clone(), keeping.clone());
+    tokio::spawn(async move { keeper.keep(until).await });
     let router = crate::http::router(app.clone());
     spawn_federation(&app, &router);
     let serving = tokio::spawn(listener.serve(router, app.stopping.clone()));
     notify("READY=1");
     tracing::info!(site = app.site.name, %address, version = env!("CARGO_PKG_VERSION"), "serving");
-    Ok(Running { app, address, ca, serving, _lock: lock })
+    Ok(Running { app, address, ca, serving, keeping, _lock: lock })
 }
 
 /// Tells the service manager, if one asked to be told (`sd_notify(3)`).
@@ -245,10 +253,7 @@ fn notify(state: &str) {
     }
 }
 
-fn spawn_background(app: &AppState) {
-    let recovery = Recovery::new(app.catalog.clone(), app.stores.clone(), app.lease.clone());
-    let keeper = app.clone();
-    app.background.spawn(async move { keeper.lease.keep(keeper.stopping.clone()).await });
+fn spawn_background(app: &AppState, recovery: Recovery) {
     app.background.spawn(recovery.run(app.stopping.clone()));
     app.background.spawn(auth::follow_revocations(app.clone()));
     app.background.spawn(crate::tasks::run(app.clone()));
@@ -264,7 +269,11 @@ fn spawn_background(app: &AppState) {
             Err(error) => tracing::warn!(%error, "cannot remove old rows; will try again"),
         }
     });
-    every(app, UPLOADS_EVERY, |app| async move { app.uploads.forget_lapsed().await });
+    every(app, UPLOADS_EVERY, |app| async move {
+        if let Err(error) = app.uploads.forget_lapsed().await {
+            tracing::debug!(%error, "cannot look after uploads; will try again");
+        }
+    });
     every(app, METRICS_EVERY, |_| async {
         if let Some(metrics) = observe::metrics() {
             metrics.run_upkeep();

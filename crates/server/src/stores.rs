@@ -5,7 +5,7 @@ use std::sync::{Arc, RwLock};
 use std::time::{Duration, Instant};
 
 use percale_catalog::{Catalog, NewStore, StoreLayout, StoreState};
-use percale_core::ids::{SiteId, StoreId};
+use percale_core::ids::{Fence, SiteId, StoreId};
 use percale_core::path::SpaceName;
 use percale_core::{ByteCount, ErrorCode};
 use percale_store::SharedStore;
@@ -135,6 +135,22 @@ impl Registry {
             }
         }
         Ok(failed)
+    }
+
+    /// Removes what is staged under some fences, at every store that can be reached.
+    ///
+    /// # Errors
+    /// That of a store which could not be; something may be left there.
+    pub async fn discard_fences(&self, fences: &[Fence]) -> Result<()> {
+        let mut away = self.open_all().await?.into_iter().next().map(|(_, error)| error);
+        for store in self.all() {
+            for fence in fences {
+                if let Err(error) = store.store.discard_fence(*fence).await {
+                    away.get_or_insert(error.into());
+                }
+            }
+        }
+        away.map_or(Ok(()), Err)
     }
 
     /// Returns every store that is open.

@@ -4,6 +4,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::StreamExt as _;
 use percale_api::uploads::{Committed, Upload};
+use percale_catalog::LeaseKind;
 use percale_core::ByteCount;
 use percale_core::ids::LeaseId;
 use percale_core::tree::{group_count, group_range, hash_group};
@@ -14,7 +15,7 @@ use serde_json::json;
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 
-use crate::site::{TestSite, content, expect, expect_problem};
+use crate::site::{TestSite, content, expect, expect_problem, files_below};
 
 const GROUP: usize = 1 << 20;
 
@@ -324,6 +325,49 @@ async fn an_upload_that_nobody_finishes_ends_by_itself() {
     let error = send(&site, &upload, frames(&bytes, [1])).send().await.unwrap();
     assert!(error.status().is_client_error(), "{}", error.status());
     assert!(!site.is_there("/demo/x").await);
+}
+
+/// Those at the other stores go at once, and the rest when the store is back, though the lease has had other fences since.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_staged_at_a_store_that_is_away_goes_once_it_is_back() {
+    let mut site =
+        TestSite::start_with("managed", None, |config| config.uploads.lease = Duration::from_secs(1)).await;
+    let folder = tempfile::tempdir().unwrap();
+    let (root, away) = (folder.path().join("root"), folder.path().join("away"));
+    std::fs::create_dir(&root).unwrap();
+    let store = json!({"name": "far", "connector": "posix", "layout": "managed", "config": {"root": root}});
+    expect(site.request(Method::POST, "/v1/stores").json(&store), StatusCode::CREATED).await;
+    let space = json!({"name": "far", "store": "far"});
+    expect(site.request(Method::POST, "/v1/spaces").json(&space), StatusCode::CREATED).await;
+    let bytes = content(6, 2 * GROUP);
+    for path in ["/demo/x", "/far/x"] {
+        let upload = open(&site, path, bytes.len()).await;
+        expect(send(&site, &upload, frames(&bytes, [0])), StatusCode::OK).await;
+    }
+    let staged = |root: &std::path::Path| files_below(&root.join(".percale/stage"));
+    assert!(!site.staged().is_empty() && !staged(&root).is_empty());
+    std::fs::rename(&root, &away).unwrap();
+    std::fs::write(&root, "no directory").unwrap();
+    site.restart().await;
+    let patience = Duration::from_secs(60);
+    wait::until_async("what is staged here to be removed", patience, async || {
+        site.staged().is_empty().then_some(())
+    })
+    .await;
+    // Taken over again at least once.
+    let fences = async || site.running().app().catalog.leases(LeaseKind::Upload).await.unwrap();
+    let first = fences().await.first().unwrap().fence;
+    wait::until_async("a second attempt", patience, async || {
+        fences().await.iter().any(|lease| lease.fence > first).then_some(())
+    })
+    .await;
+    assert!(!staged(&away).is_empty());
+    std::fs::remove_file(&root).unwrap();
+    std::fs::rename(&away, &root).unwrap();
+    wait::until_async("what is staged there to be removed", patience, async || {
+        (staged(&root).is_empty() && fences().await.is_empty()).then_some(())
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
