@@ -10,13 +10,14 @@ mod value;
 
 use std::borrow::Cow;
 use std::future::Future;
+use std::time::Duration;
 
 use percale_core::Timestamp;
 
 pub(crate) use change::{After, Attempts, Change, Job, Limits, Query, Ticket, run_jobs};
 pub(crate) use value::{Row, Value, row, to_json};
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Fault, Result};
 use crate::rows::journal::NewRecord;
 
 /// A statement, in the words of each engine. Parameters are `$1`, `$2`, … in the order of their first appearance.
@@ -78,6 +79,16 @@ pub(crate) trait Tx: Send + Sync {
 
     /// Takes `count` ids of a space and returns the first. Taken ids stay taken, or nothing of the transaction happens.
     fn take_ids(&self, sp: i64, count: u64) -> impl Future<Output = Result<u64>> + Send;
+}
+
+/// Makes an error of a search of which the database ended a statement that took longer than it may.
+fn in_time<R>(answer: Result<R>, within: Option<Duration>) -> Result<R> {
+    answer.map_err(|error| match (error.fault(), within) {
+        (Some(Fault::Late), Some(within)) => Error::invalid(format!(
+            "there is more to look at than can be looked at within {within:?}; search below a path, or for something that is rarer"
+        )),
+        _ => error,
+    })
 }
 
 /// Tells listeners that journals grew.

@@ -99,6 +99,8 @@ pub(crate) enum Fault {
     Connection,
     /// No room is left.
     Full,
+    /// A statement was ended since its time was over, or by who looks after the database.
+    Late,
     /// Any other error of the database: the transaction is over.
     Statement,
 }

@@ -94,6 +94,7 @@ struct Looked {
 
 impl Query for Find {
     type Out = Looked;
+    const IS_SEARCH: bool = true;
 
     async fn run<T: Tx>(&self, tx: &T) -> Result<Looked> {
         let Self { caller, path, options } = self;

@@ -2,7 +2,8 @@
 //!
 //! Spaces are searched one after the other, in the order of their ids, and the entries of each in the order of theirs; where a page
 //! ends is a space and an entry. A statement looks at no more than a window of entries, at the few that one attribute leads to, or
-//! at the next of those that have one value ([`ordered`]) or in the order of values ([`walk`]), so that none runs for long, whatever is asked. A word inside texts leads to
+//! at the next of those that have one value ([`ordered`]) or in the order of values ([`walk`]), so that none runs for long; one that does is ended
+//! ([`CatalogConfig::search_timeout`](crate::CatalogConfig::search_timeout)). A word inside texts leads to
 //! these texts first ([`texts`]). Grants are applied to each entry as it is found, before anything of it is told.
 
 mod builtin;
@@ -75,8 +76,8 @@ impl Catalog {
     /// those that come first.
     ///
     /// # Errors
-    /// `InvalidRequest` for a test or an order that a field does not have, for more to sort than can be looked at within 20 s, for an
-    /// attribute that nothing has, naming others that are like it, and for a place to go on from that is none.
+    /// `InvalidRequest` for a test or an order that a field does not have, for more to sort than can be looked at within 20 s, for what has the
+    /// database look at something for longer than [`CatalogConfig::search_timeout`](crate::CatalogConfig::search_timeout), for an attribute that nothing has, naming others that are like it, and for a place to go on from that is none.
     pub async fn search(&self, caller: &Caller, options: SearchOptions) -> Result<FoundPage> {
         match options.sort.clone() {
             Some(sort) => self.search_sorted(caller, options, sort).await,
@@ -98,6 +99,7 @@ struct Visible {
 
 impl Query for Search {
     type Out = FoundPage;
+    const IS_SEARCH: bool = true;
 
     async fn run<T: Tx>(&self, tx: &T) -> Result<FoundPage> {
         let Self { caller, options } = self;

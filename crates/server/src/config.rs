@@ -154,6 +154,9 @@ pub struct CatalogConfig {
     /// PostgreSQL. Since 0.1.
     #[serde(with = "humantime_serde")]
     pub retry_budget: Duration,
+    /// How long one statement of a search may take; a search that needs more is refused. Default `20s`. Since 0.1.
+    #[serde(with = "humantime_serde")]
+    pub search_timeout: Duration,
     /// For how long journal records are kept; the last 100 000 of a space are kept in any case. Default `30d`. Raise it
     /// for readers that may be away longer. Since 0.1.
     #[serde(with = "humantime_serde")]
@@ -167,6 +170,7 @@ impl Default for CatalogConfig {
             url_file: None,
             pool_size: 16,
             retry_budget: Duration::from_secs(25),
+            search_timeout: Duration::from_secs(20),
             journal_keep: Duration::from_secs(30 * 24 * 3600),
         }
     }

@@ -365,6 +365,7 @@ fn catalog_config(config: &Config, url: String) -> CatalogConfig {
     let mut catalog = CatalogConfig::new(url);
     catalog.pool_size = config.catalog.pool_size;
     catalog.retry_budget = config.catalog.retry_budget;
+    catalog.search_timeout = config.catalog.search_timeout;
     catalog
 }
 

@@ -19,6 +19,9 @@ pub(crate) trait Query: Send + Sync + 'static {
     type Out: Send + 'static;
     /// Whether its statements must see one moment. Not needed by a question of one statement.
     const SNAPSHOT: bool = true;
+    /// Whether it is people who say what is looked at, so that a statement may take as long as they like. Then it takes no longer than
+    /// [`CatalogConfig::search_timeout`](crate::CatalogConfig::search_timeout), and fails with `InvalidRequest`. Only with a snapshot.
+    const IS_SEARCH: bool = false;
     /// Finds the answer.
     fn run<T: Tx>(&self, tx: &T) -> impl Future<Output = Result<Self::Out>> + Send;
 }

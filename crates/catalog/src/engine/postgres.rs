@@ -1,5 +1,6 @@
 //! PostgreSQL: a pool of connections, and two tasks that write. Several servers may share a database.
 
+mod statistics;
 mod tx;
 mod writer;
 
@@ -16,6 +17,7 @@ use super::{After, Attempts, Change, Job, Limits, Notify, Query, Ticket};
 use crate::error::{Error, ErrorKind, Result};
 use crate::model::CatalogConfig;
 
+use statistics::Statistics;
 use tx::Mode;
 pub(crate) use tx::PostgresTx;
 use writer::{Queue, Writer};
@@ -43,6 +45,7 @@ pub(crate) struct Postgres {
     queue: Mutex<Option<mpsc::Sender<Box<dyn Job<PostgresTx>>>>>,
     writers: Mutex<Vec<JoinHandle<()>>>,
     limits: Limits,
+    search_timeout: Duration,
     schema: u32,
 }
 
@@ -81,12 +84,15 @@ impl Postgres {
         let schema = repeat(limits, || migrate(&pool)).await?;
         let (queue, jobs) = mpsc::channel(config.queue.max(1));
         let jobs = Arc::new(tokio::sync::Mutex::new(Queue::new(jobs)));
+        let statistics = Arc::new(Statistics::default());
         let start = |_| {
-            let writer = Writer::new(pool.clone(), config.batch.max(1), limits, notify.clone());
+            let (batch, statistics) = (config.batch.max(1), statistics.clone());
+            let writer = Writer::new(pool.clone(), batch, limits, notify.clone(), statistics);
             tokio::spawn(writer.run(jobs.clone()))
         };
         let writers = Mutex::new((0..WRITERS).map(start).collect());
-        Ok(Self { pool, queue: Mutex::new(Some(queue)), writers, limits, schema })
+        let (queue, search_timeout) = (Mutex::new(Some(queue)), config.search_timeout);
+        Ok(Self { pool, queue, writers, limits, search_timeout, schema })
     }
 
     /// Returns the version of the schema.
@@ -110,10 +116,11 @@ impl Postgres {
         if !Q::SNAPSHOT {
             return query.run(&tx).await;
         }
-        tx.begin(Mode::Snapshot).await?;
+        let within = Q::IS_SEARCH.then_some(self.search_timeout);
+        tx.begin(Mode::Snapshot { within }).await?;
         let answer = query.run(&tx).await;
         tx.roll_back().await?;
-        answer
+        super::in_time(answer, within)
     }
 
     /// Hands a change to the writer and waits until it is durable.

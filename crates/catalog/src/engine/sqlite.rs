@@ -6,6 +6,7 @@ mod writer;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use futures::executor::block_on;
 use tokio::sync::{Semaphore, mpsc};
@@ -27,6 +28,7 @@ pub(crate) struct Sqlite {
     writer: Mutex<Option<JoinHandle<()>>>,
     readers: Arc<Mutex<Vec<SqliteTx>>>,
     permits: Arc<Semaphore>,
+    search_timeout: Duration,
     schema: u32,
 }
 
@@ -52,6 +54,7 @@ impl Sqlite {
             writer: Mutex::new(Some(writer)),
             readers: Arc::default(),
             permits: Arc::new(Semaphore::new(readers)),
+            search_timeout: config.search_timeout,
             schema,
         })
     }
@@ -73,6 +76,7 @@ impl Sqlite {
     pub async fn ask<Q: Query>(&self, query: Q) -> Result<Q::Out> {
         let permit = self.permits.clone().acquire_owned().await.map_err(|_| closed())?;
         let (readers, path) = (self.readers.clone(), self.path.clone());
+        let within = Q::IS_SEARCH.then_some(self.search_timeout);
         run_blocking(move || {
             let idle = readers.lock().unwrap_or_else(PoisonError::into_inner).pop();
             let reader = match idle {
@@ -80,7 +84,7 @@ impl Sqlite {
                 None => open_reader(&path)?,
             };
             let answer = if Q::SNAPSHOT {
-                reader.begin_read()?;
+                reader.begin_read(within)?;
                 let answer = block_on(query.run(&reader));
                 reader.roll_back()?;
                 answer
@@ -90,7 +94,7 @@ impl Sqlite {
             };
             readers.lock().unwrap_or_else(PoisonError::into_inner).push(reader);
             drop(permit);
-            answer
+            super::in_time(answer, within)
         })
         .await
     }

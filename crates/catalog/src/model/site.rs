@@ -22,6 +22,8 @@ pub struct CatalogConfig {
     pub pool_size: usize,
     /// For how long a request is repeated while the database is away. Default 25 s, which outlasts a failover.
     pub retry_budget: Duration,
+    /// How long one statement of a search may take. Default 20 s.
+    pub search_timeout: Duration,
     /// Most changes that wait for the writer; further callers wait for room. Default 4096.
     pub queue: usize,
     /// Most changes that are committed together. Default 256.
@@ -35,6 +37,7 @@ impl CatalogConfig {
             url: url.into(),
             pool_size: 16,
             retry_budget: Duration::from_secs(25),
+            search_timeout: Duration::from_secs(20),
             queue: 4096,
             batch: 256,
         }

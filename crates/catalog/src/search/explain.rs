@@ -33,6 +33,7 @@ struct Explain {
 
 impl Query for Explain {
     type Out = Vec<PlannedSpace>;
+    const IS_SEARCH: bool = true;
 
     async fn run<T: Tx>(&self, tx: &T) -> Result<Self::Out> {
         let Self { caller, condition } = self;

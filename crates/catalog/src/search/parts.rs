@@ -81,6 +81,7 @@ pub(super) struct Plan {
 
 impl Query for Plan {
     type Out = (Vec<Part>, Vec<SiteId>);
+    const IS_SEARCH: bool = true;
 
     async fn run<T: Tx>(&self, tx: &T) -> Result<Self::Out> {
         let Self { caller, condition, fields, most } = self;

@@ -158,6 +158,7 @@ struct First {
 
 impl Query for First {
     type Out = Vec<Candidate>;
+    const IS_SEARCH: bool = true;
 
     async fn run<T: Tx>(&self, tx: &T) -> Result<Vec<Candidate>> {
         let Self { caller, condition, sort, part, limit } = self;
@@ -190,6 +191,7 @@ struct Fetch {
 
 impl Query for Fetch {
     type Out = Vec<Found>;
+    const IS_SEARCH: bool = true;
 
     async fn run<T: Tx>(&self, tx: &T) -> Result<Vec<Found>> {
         let Self { caller, first, attributes } = self;

@@ -115,6 +115,7 @@ struct Tallies {
 
 impl Query for Tallies {
     type Out = (Counted, HashSet<SpaceId>);
+    const IS_SEARCH: bool = true;
 
     async fn run<T: Tx>(&self, tx: &T) -> Result<Self::Out> {
         let Self { caller, condition, facets } = self;
@@ -181,6 +182,7 @@ struct Count {
 
 impl Query for Count {
     type Out = Counted;
+    const IS_SEARCH: bool = true;
 
     async fn run<T: Tx>(&self, tx: &T) -> Result<Counted> {
         let Self { caller, condition, facets, part } = self;

@@ -51,6 +51,7 @@ enum By {
 
 impl Query for Walk {
     type Out = Walked;
+    const IS_SEARCH: bool = true;
 
     async fn run<T: Tx>(&self, tx: &T) -> Result<Self::Out> {
         let spaces = visible(tx, &self.caller).await?;

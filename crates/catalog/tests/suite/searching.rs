@@ -1,5 +1,7 @@
 //! Searching by what is known of entries and what is said of them.
 
+use std::time::Duration;
+
 use percale_catalog::*;
 use percale_core::access::{Caller, Permission};
 use percale_core::attribute::{Float, MAX_ATTRIBUTE_TEXT};
@@ -806,7 +808,32 @@ async fn what_is_asked_for_is_told_of_each(site: Site) {
     assert_eq!(kind(site.catalog.search(&site.admin, options).await), ErrorKind::InvalidRequest);
 }
 
+async fn a_search_that_takes_long_is_ended_and_says_so(site: Site) {
+    let paths: Vec<String> = (0..5000).map(|n| format!("/lab/{n}")).collect();
+    let headers = site.put_many(&paths).await.into_iter().zip(&paths).map(|(object, at)| {
+        let found = vec![(name("v"), vec![text(&format!("{at} of many"))])];
+        Header { entry: object.entry, version: object.version, as_of: Vec::new(), found }
+    });
+    site.catalog.extracted(site.space.id, None, headers.collect()).await.unwrap();
+    let mut config = site.config.clone();
+    config.search_timeout = Duration::from_millis(1);
+    let hasty = Catalog::open(&config).await.unwrap();
+    // No letters lead to it, so all values are looked at.
+    let options = SearchOptions::new(is("v", regex("^.+x.y.z.+$")));
+    let error = hasty.search(&site.admin, options.clone()).await.unwrap_err();
+    assert_eq!(*error.kind(), ErrorKind::InvalidRequest, "{error}");
+    assert!(error.to_string().contains("within 1ms"), "{error}");
+    // What is no search takes as long as it takes, also on the same connections.
+    assert_eq!(
+        hasty.list(&site.admin, &path("/lab"), ListOptions::default()).await.unwrap().items.len(),
+        1000
+    );
+    assert_eq!(site.catalog.search(&site.admin, options).await.unwrap().page.items.len(), 0);
+    hasty.close().await;
+}
+
 on_both! {
+    a_search_that_takes_long_is_ended_and_says_so,
     texts_are_found_by_what_is_in_them,
     texts_that_an_older_release_wrote_are_found,
     tests_of_attributes_hold_by_type,

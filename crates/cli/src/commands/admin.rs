@@ -167,6 +167,7 @@ async fn open(args: &ServerArgs) -> Result<(Catalog, PathBuf)> {
     let mut catalog = CatalogConfig::new(url);
     catalog.pool_size = config.catalog.pool_size;
     catalog.retry_budget = config.catalog.retry_budget;
+    catalog.search_timeout = config.catalog.search_timeout;
     Ok((Catalog::open(&catalog).await.map_err(failure)?, config.site.state_dir))
 }
 

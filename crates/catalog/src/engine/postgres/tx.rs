@@ -1,7 +1,9 @@
 //! A connection, its statements and its errors.
 
+use std::borrow::Cow;
 use std::error::Error as _;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::time::Duration;
 
 use deadpool_postgres::{Object, Pool, PoolError};
 use futures::TryStreamExt as _;
@@ -24,8 +26,8 @@ const MOST_STATEMENTS: usize = 500;
 /// What a transaction is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mode {
-    /// Reading as of one moment.
-    Snapshot,
+    /// Reading as of one moment, each statement within this time.
+    Snapshot { within: Option<Duration> },
     /// Writing. Its outcome can be asked for under this id.
     Write(Uuid),
 }
@@ -36,6 +38,8 @@ pub(crate) struct PostgresTx {
     client: Option<Object>,
     pool: Pool,
     now: AtomicI64,
+    /// Rows that were changed.
+    changed: AtomicU64,
     is_open: bool,
 }
 
@@ -58,8 +62,8 @@ impl PostgresTx {
         if client.statement_cache.size() > MOST_STATEMENTS {
             client.statement_cache.clear();
         }
-        let (pool, now) = (pool.clone(), AtomicI64::new(0));
-        Ok(Self { client: Some(client), pool, now, is_open: false })
+        let (pool, now, changed) = (pool.clone(), AtomicI64::new(0), AtomicU64::new(0));
+        Ok(Self { client: Some(client), pool, now, changed, is_open: false })
     }
 
     fn client(&self) -> &Object {
@@ -72,22 +76,28 @@ impl PostgresTx {
         const OUTCOME: &str = "INSERT INTO outcome (id, at) \
                                VALUES ($1, (EXTRACT(EPOCH FROM now()) * 1000000)::bigint) \
                                RETURNING at, pg_current_xact_id()::text";
+        const READ: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
         let (text, begin) = match mode {
-            Mode::Snapshot => (CLOCK, "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"),
-            Mode::Write(_) => (OUTCOME, "BEGIN ISOLATION LEVEL READ COMMITTED"),
+            Mode::Snapshot { within: None } => (CLOCK, Cow::Borrowed(READ)),
+            Mode::Snapshot { within: Some(within) } => {
+                // None at all would be meant by 0.
+                let timeout = within.as_millis().max(1);
+                (CLOCK, format!("{READ}; SET LOCAL statement_timeout = {timeout}").into())
+            }
+            Mode::Write(_) => (OUTCOME, "BEGIN ISOLATION LEVEL READ COMMITTED".into()),
         };
         let statement = self.client().prepare_cached(text).await.map_err(|error| convert(text, error))?;
         self.is_open = true;
         let id = match mode {
-            Mode::Snapshot => None,
+            Mode::Snapshot { .. } => None,
             Mode::Write(id) => Some(id),
         };
         let params: Vec<&(dyn ToSql + Sync)> = id.iter().map(|id| id as &(dyn ToSql + Sync)).collect();
         let client = self.client();
         // Sent together: one round trip.
         let ((), row) =
-            futures::try_join!(client.batch_execute(begin), client.query_one(&statement, &params))
-                .map_err(|error| convert(begin, error))?;
+            futures::try_join!(client.batch_execute(&begin), client.query_one(&statement, &params))
+                .map_err(|error| convert(&begin, error))?;
         let now: i64 = row.try_get(0).map_err(|error| convert(text, error))?;
         self.now.store(now, Ordering::Relaxed);
         match id {
@@ -118,6 +128,18 @@ impl PostgresTx {
         let wrong = |error| convert(text, error);
         let stream = self.client().query_raw(statement, params).await.map_err(wrong)?;
         stream.map_err(wrong).and_then(|row| ready(decode(&row))).try_collect().await
+    }
+
+    async fn run(&self, sql: &Sql, statement: &Statement, params: &[&(dyn ToSql + Sync)]) -> Result<u64> {
+        let changed = self.client().execute(statement, params).await;
+        let changed = changed.map_err(|error| convert(&sql.postgres, error))?;
+        self.changed.fetch_add(changed, Ordering::Relaxed);
+        Ok(changed)
+    }
+
+    /// Returns how many rows were changed.
+    pub(super) fn changed(&self) -> u64 {
+        self.changed.load(Ordering::Relaxed)
     }
 
     /// Gets a statement ready, if the connection does not have it: questions of one shape have one text.
@@ -207,8 +229,7 @@ impl Tx for PostgresTx {
         let params: Vec<Param<'_>> = params.iter().map(Param).collect();
         let params: Vec<&(dyn ToSql + Sync)> =
             params.iter().map(|param| param as &(dyn ToSql + Sync)).collect();
-        let changed = self.client().execute(&statement, &params).await;
-        changed.map_err(|error| convert(&sql.postgres, error))
+        self.run(sql, &statement, &params).await
     }
 
     async fn execute_many(&self, sql: &Sql, params: Vec<Vec<Value>>) -> Result<u64> {
@@ -219,8 +240,7 @@ impl Tx for PostgresTx {
         let columns = columns(&params);
         let params: Vec<&(dyn ToSql + Sync)> =
             columns.iter().map(|column| column as &(dyn ToSql + Sync)).collect();
-        let changed = self.client().execute(&statement, &params).await;
-        changed.map_err(|error| convert(&sql.postgres, error))
+        self.run(sql, &statement, &params).await
     }
 
     async fn prepare(&self, statements: &[&Sql]) -> Result<()> {
@@ -318,7 +338,8 @@ fn classify(code: &SqlState) -> (ErrorKind, Fault) {
         "28P01" | "28000" | "3D000" => (ErrorKind::InvalidConfiguration, Fault::Statement),
         // A NUL in a text, which no name has but a cursor or key from outside may.
         "22021" => (ErrorKind::InvalidRequest, Fault::Statement),
-        "53200" | "57014" => (ErrorKind::Unavailable, Fault::Statement),
+        "53200" => (ErrorKind::Unavailable, Fault::Statement),
+        "57014" => (ErrorKind::Unavailable, Fault::Late),
         code if code.starts_with("08") => (ErrorKind::Unavailable, Fault::Connection),
         _ => (ErrorKind::Internal, Fault::Statement),
     }

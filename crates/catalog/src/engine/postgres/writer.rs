@@ -13,6 +13,7 @@ use tokio::sync::mpsc;
 use uuid::Uuid;
 
 use super::PostgresTx;
+use super::statistics::Statistics;
 use super::tx::{Mode, convert, convert_pool};
 use crate::batch::{IdCache, Written};
 use crate::engine::{After, Attempts, Job, Limits, Notify, run_jobs};
@@ -62,6 +63,7 @@ pub(super) struct Writer {
     limits: Limits,
     notify: Notify,
     ids: IdCache,
+    statistics: Arc<Statistics>,
     done: u64,
 }
 
@@ -80,8 +82,14 @@ impl From<Error> for Failure {
 }
 
 impl Writer {
-    pub fn new(pool: Pool, batch: usize, limits: Limits, notify: Notify) -> Self {
-        Self { pool, batch, limits, notify, ids: IdCache::default(), done: 0 }
+    pub fn new(
+        pool: Pool,
+        batch: usize,
+        limits: Limits,
+        notify: Notify,
+        statistics: Arc<Statistics>,
+    ) -> Self {
+        Self { pool, batch, limits, notify, ids: IdCache::default(), statistics, done: 0 }
     }
 
     /// Works until the queue is closed and empty.
@@ -175,8 +183,12 @@ impl Writer {
                 return Err(error.into());
             }
         };
+        let changed = tx.changed();
         match tx.commit().await {
-            Ok(()) => Ok(written),
+            Ok(()) => {
+                self.statistics.note(changed, &self.pool);
+                Ok(written)
+            }
             Err(error) if error.fault() == Some(Fault::Connection) => {
                 Err(Failure::Unknown { error, id, number, written })
             }

@@ -6,7 +6,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use percale_core::Timestamp;
 use percale_core::query::pattern;
@@ -30,16 +30,21 @@ const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 const WRITER_CACHE_KIB: i64 = 12 << 10;
 const READER_CACHE_KIB: i64 = 4 << 10;
 
+/// After how many steps of a statement its time is looked at: about every 100 µs.
+const STEPS: i32 = 1000;
+
 /// A connection. The lock is never contended: a connection belongs to one thread at a time.
 pub(crate) struct SqliteTx {
     connection: Mutex<Connection>,
     now: AtomicI64,
+    /// How long each statement may take.
+    within: Mutex<Option<Duration>>,
 }
 
 impl SqliteTx {
     fn new(connection: Connection) -> Self {
         connection.set_prepared_statement_cache_capacity(256);
-        Self { connection: Mutex::new(connection), now: AtomicI64::new(0) }
+        Self { connection: Mutex::new(connection), now: AtomicI64::new(0), within: Mutex::default() }
     }
 
     fn lock(&self) -> MutexGuard<'_, Connection> {
@@ -62,9 +67,10 @@ impl SqliteTx {
         Ok(())
     }
 
-    /// Begins a transaction that sees one moment.
-    pub fn begin_read(&self) -> Result<()> {
+    /// Begins a transaction that sees one moment, each statement of which may take so long.
+    pub fn begin_read(&self, within: Option<Duration>) -> Result<()> {
         self.batch("BEGIN DEFERRED")?;
+        *self.within.lock().unwrap_or_else(PoisonError::into_inner) = within;
         self.look_at_clock();
         Ok(())
     }
@@ -76,13 +82,18 @@ impl SqliteTx {
 
     /// Undoes the transaction, if SQLite has not done so itself after an error.
     pub fn roll_back(&self) -> Result<()> {
+        *self.within.lock().unwrap_or_else(PoisonError::into_inner) = None;
         if self.lock().is_autocommit() { Ok(()) } else { self.batch("ROLLBACK") }
     }
 
     fn rows(&self, sql: &Sql, params: &[Vec<Value>]) -> Result<Vec<Row>> {
-        let connection = self.lock();
-        let mut statement = prepare(&connection, sql)?;
+        let mut connection = self.lock();
         let wrong = |error| convert(&sql.sqlite, error);
+        let until =
+            self.within.lock().unwrap_or_else(PoisonError::into_inner).map(|within| Instant::now() + within);
+        let is_late = until.map(|until| move || Instant::now() >= until);
+        connection.progress_handler(STEPS, is_late).map_err(wrong)?;
+        let mut statement = prepare(&connection, sql)?;
         let columns = statement.column_count();
         let mut found = Vec::new();
         for params in params {
@@ -322,6 +333,7 @@ fn convert(statement: &str, error: rusqlite::Error) -> Error {
         Some((Code::DiskFull, _)) | Some((_, rusqlite::ffi::SQLITE_IOERR_SHMSIZE)) => {
             (ErrorKind::NoSpace, Fault::Full)
         }
+        Some((Code::OperationInterrupted, _)) => (ErrorKind::Unavailable, Fault::Late),
         Some((Code::DatabaseBusy | Code::DatabaseLocked, _)) => (ErrorKind::Unavailable, Fault::Race),
         Some((Code::ConstraintViolation, _)) => (ErrorKind::Conflict { version: None }, Fault::Unique),
         Some((Code::DatabaseCorrupt | Code::NotADatabase, _)) => (ErrorKind::Corrupt, Fault::Statement),
