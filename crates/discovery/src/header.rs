@@ -9,7 +9,8 @@ use percale_core::attribute::{
 use percale_core::{AttributeName, AttributeValue, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use crate::standard;
+use crate::language::dates;
+use crate::standard::{self, ENDS};
 
 /// The attribute that says in which format a file is.
 pub const FORMAT: &str = "format";
@@ -146,7 +147,7 @@ impl Header {
         self.found
     }
 
-    /// Gives the texts that ACDD keeps times in a second value, the time.
+    /// Gives the texts that ACDD keeps times in a second value, the time; of a date that is an end, that is the last moment of it.
     ///
     /// <https://wiki.esipfed.org/Attribute_Convention_for_Data_Discovery_1-3>: these have values of ISO 8601.
     fn add_times(&mut self) {
@@ -168,21 +169,27 @@ impl Header {
             let at = name_of(name).and_then(|name| self.places.get(&name).copied());
             let Some(found) = at.and_then(|at| self.found.get_mut(at)) else { continue };
             if let [AttributeValue::Text(text)] = found.values.as_slice()
-                && let Some(time) = time_of(text)
+                && let Some((first, last)) = times_of(text)
             {
-                found.values.push(AttributeValue::Time(time));
+                found.values.push(AttributeValue::Time(if ENDS.contains(&name) { last } else { first }));
             }
         }
     }
 }
 
-/// Reads a time in ISO 8601; without a zone it is in UTC, without a time of the day it is the beginning of the day.
-fn time_of(text: &str) -> Option<Timestamp> {
+/// Reads a time in ISO 8601; without a zone it is in UTC. A date without a time of the day has a first and a last moment, and so has a month or
+/// a year.
+pub(crate) fn times_of(text: &str) -> Option<(Timestamp, Timestamp)> {
     let text = text.trim();
     let at = |text: &str| text.parse::<Timestamp>().ok();
-    at(text)
-        .or_else(|| at(&format!("{}Z", text.replacen(' ', "T", 1))))
-        .or_else(|| at(&format!("{text}T00:00:00Z")))
+    let time = at(text).or_else(|| at(&format!("{}Z", text.replacen(' ', "T", 1))));
+    if let Some(time) = time {
+        return Some((time, time));
+    }
+    if let Some((first, end)) = dates(text) {
+        return Some((first, Timestamp::from_micros(end.as_micros() - 1)));
+    }
+    at(&format!("{text}T00:00:00Z")).map(|day| (day, day))
 }
 
 /// Makes a name that an attribute may have.
@@ -294,11 +301,17 @@ mod tests {
         header.text("date_created", "2018-03-01T10:20:30Z");
         header.text("time_coverage_end", "2018-03-01 10:20:30");
         header.text("date_modified", "March");
+        header.text("date_issued", "2018");
+        header.text("DATE-END", "2018-12-31");
+        header.text("properties.end_datetime", "2018-02");
         let found = header.finish();
         let time = |text: &str| AttributeValue::Time(text.parse().unwrap());
         assert_eq!(found[0].values[1], time("2018-03-01T00:00:00Z"));
         assert_eq!(found[1].values[1], time("2018-03-01T10:20:30Z"));
         assert_eq!(found[2].values[1], time("2018-03-01T10:20:30Z"));
         assert_eq!(found[3].values.len(), 1);
+        assert_eq!(found[4].values[1], time("2018-01-01T00:00:00Z"));
+        assert_eq!(found[5].values[1], time("2018-12-31T23:59:59.999999Z"));
+        assert_eq!(found[6].values[1], time("2018-02-28T23:59:59.999999Z"));
     }
 }

@@ -25,6 +25,7 @@ mod coverage;
 mod value;
 mod write;
 
+pub(crate) use self::value::dates;
 pub use self::write::write;
 
 use percale_core::query::{Builtin, Comparison, Condition, Field, Literal, Test, TextPattern};

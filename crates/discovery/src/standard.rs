@@ -6,7 +6,7 @@
 use percale_core::attribute::Float;
 use percale_core::{AttributeValue, Timestamp};
 
-use crate::header::Header;
+use crate::header::{Header, times_of};
 
 /// The first time that there is anything of.
 pub const START: &str = "coverage.start";
@@ -40,6 +40,11 @@ const TIMES: [&str; 8] = [
     "properties.start_datetime",
     "properties.end_datetime",
 ];
+
+/// Those of them that are ends: a date in one is meant to its last moment.
+pub(crate) const ENDS: [&str; 3] = ["time_coverage_end", "DATE-END", "properties.end_datetime"];
+/// Those that are the only ones where there is no end, so that a date is meant as a whole.
+const WHOLE: [&str; 3] = ["DATE-OBS", "DateTimeOriginal", "properties.datetime"];
 
 /// Units by which CF knows a latitude (4.1), and a longitude (4.2).
 const OF_LATITUDE: [&str; 6] =
@@ -144,6 +149,14 @@ pub(crate) fn add(header: &mut Header) {
     for name in TIMES {
         let times = header.values(name).unwrap_or_default().iter().filter_map(time);
         times.for_each(|time| coverage.at(time));
+    }
+    if ENDS.iter().all(|name| header.values(name).is_none()) {
+        let texts = WHOLE.iter().flat_map(|name| header.values(name).unwrap_or_default());
+        let last = |value: &AttributeValue| match value {
+            AttributeValue::Text(text) => times_of(text).map(|(_, last)| last),
+            _ => None,
+        };
+        texts.filter_map(last).for_each(|last| coverage.at(last));
     }
     let first = |name: &str| header.values(name).and_then(|values| values.iter().find_map(number));
     if let (Some(south), Some(north)) = (first("geospatial_lat_min"), first("geospatial_lat_max")) {
@@ -289,6 +302,30 @@ mod tests {
         let wanted =
             ["coverage.west=-11.01", "coverage.east=-11.01", "coverage.south=48.5", "coverage.north=48.5"];
         assert_eq!(found(&exif), wanted);
+    }
+
+    #[test]
+    fn dates_are_covered_to_their_end() {
+        let covered = |attributes: &[(&str, &str)]| {
+            let attributes: Vec<_> = attributes.iter().map(|(name, value)| (*name, [text(value)])).collect();
+            let attributes: Vec<_> = attributes.iter().map(|(name, values)| (*name, &values[..])).collect();
+            found(&attributes)
+        };
+        let both =
+            |start: &str, end: &str| vec![format!("coverage.start={start}"), format!("coverage.end={end}")];
+        for (start, end, first, last) in [
+            ("2018", "2018", "2018-01-01T00:00:00Z", "2018-12-31T23:59:59.999999Z"),
+            ("2018-03", "2018-04", "2018-03-01T00:00:00Z", "2018-04-30T23:59:59.999999Z"),
+            ("2018-01-01", "2018-12-31", "2018-01-01T00:00:00Z", "2018-12-31T23:59:59.999999Z"),
+            ("2018-01-01", "2018-12-31T12:00:00Z", "2018-01-01T00:00:00Z", "2018-12-31T12:00:00Z"),
+        ] {
+            let said = covered(&[("time_coverage_start", start), ("time_coverage_end", end)]);
+            assert_eq!(said, both(first, last), "{start} {end}");
+        }
+        let day = both("2018-03-01T00:00:00Z", "2018-03-01T23:59:59.999999Z");
+        assert_eq!(covered(&[("DATE-OBS", "2018-03-01")]), day);
+        let until = both("2018-03-01T00:00:00Z", "2018-03-01T05:00:00Z");
+        assert_eq!(covered(&[("DATE-OBS", "2018-03-01"), ("DATE-END", "2018-03-01T05:00:00")]), until);
     }
 
     #[test]

@@ -82,6 +82,11 @@ pub(super) fn span(word: &str) -> Option<(Timestamp, Timestamp)> {
     if !word.is_ascii() || !word.starts_with(|char: char| char.is_ascii_digit()) {
         return None;
     }
+    dates(word).or_else(|| time(word))
+}
+
+/// Reads a year, a month or a day, in UTC: from its beginning to before its end.
+pub(crate) fn dates(word: &str) -> Option<(Timestamp, Timestamp)> {
     let part = |from: usize, to: usize| -> Option<i16> { word.get(from..to)?.parse().ok() };
     let is_digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
     let dashes = |places: &[usize]| {
@@ -93,7 +98,7 @@ pub(super) fn span(word: &str) -> Option<(Timestamp, Timestamp)> {
         4 if is_digits(word) => between(day(part(0, 4)?, 1, 1)?, 1.year()),
         7 if dashes(&[4]) => between(day(part(0, 4)?, part(5, 7)?, 1)?, 1.month()),
         10 if dashes(&[4, 7]) => between(day(part(0, 4)?, part(5, 7)?, part(8, 10)?)?, 1.day()),
-        _ => time(word),
+        _ => None,
     }
 }
 
