@@ -72,7 +72,10 @@ pub(super) fn read(file: &File) -> Result<Header, Unreadable> {
         coverage: Coverage::default(),
     };
     let mut header = Header::default();
-    walk.group(&root, &[], &mut header)?;
+    if let Err(error) = walk.group(&root, &[], &mut header) {
+        // Its attributes are there, although one of its members cannot be read.
+        header.fail(&format!("/: {error}"));
+    }
     walk.resolve(&mut header);
     header.text(FORMAT, if walk.is_netcdf { "netcdf4" } else { "hdf5" });
     standard::add(&mut header);
