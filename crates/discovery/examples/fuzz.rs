@@ -1,8 +1,11 @@
 //! Breaks files and queries at random and has them read: `fuzz SECONDS [SEED] [FOLDER…]`.
 //!
-//! The files are those below the folders, of at most 256 KiB each. Bytes are changed, cut out and taken from another file. What panics
+//! The files are a small one of each format, and those below the folders, of at most 256 KiB each. Bytes are changed, cut out and taken from another file. What panics
 //! counts, since the process that reads headers catches that; what takes a processor longer than 20 s, or more than 1 GiB of memory, ends it with an
 //! error, and so does any panic of the query language. The same seed breaks them in the same way.
+
+#[path = "../tests/made/mod.rs"]
+mod made;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -80,7 +83,7 @@ fn main() -> ExitCode {
     };
     let seed =
         arguments.next_if(|word| word.parse::<u64>().is_ok()).and_then(|word| word.parse().ok()).unwrap_or(1);
-    let mut files = Vec::new();
+    let mut files: Vec<_> = made::all().into_iter().map(|(name, bytes)| (name.to_owned(), bytes)).collect();
     arguments.for_each(|folder| gather(Path::new(&folder), &mut files));
     let limit = Rlimit { current: Some(1 << 30), maximum: Some(1 << 30) };
     if let Err(error) = setrlimit(Resource::As, limit) {
