@@ -13,7 +13,7 @@
 //!          | field [ "NOT" ] "BETWEEN" value "AND" value
 //!          | field "IS" [ "NOT" ] "NULL"
 //!          | "bbox" ":" "(" west "," south "," east "," north ")" | "near" ":" "(" longitude "," latitude "," length ")"
-//! range    = [ value ] ".." [ value ] | "[" ( value | "*" ) "TO" ( value | "*" ) "]"
+//! range    = [ value ] ".." [ value ] | ( "[" | "{" ) ( value | "*" ) "TO" ( value | "*" ) ( "]" | "}" )
 //! field    = builtin | "@" key | key | "`" any "`"
 //! ```
 //!
@@ -429,7 +429,7 @@ impl<'a> Reader<'a> {
             return Ok(any(&field, self.list(")", has)?));
         }
         if self.rest.starts_with(['[', '{']) {
-            return Ok(field.is(self.bracketed()?));
+            return self.bracketed(&field);
         }
         let start = self.rest;
         if let Some(text) = self.quoted()? {
@@ -448,15 +448,12 @@ impl<'a> Reader<'a> {
         Ok(field.is(test))
     }
 
-    /// Reads `[low TO high]`.
-    fn bracketed(&mut self) -> Outcome<Test> {
-        if self.rest.starts_with('{') {
-            return fault(
-                self.rest,
-                "bounds in braces are not supported; write two comparisons, such as level>500 level<850",
-            );
+    /// Reads `[low TO high]`, where a brace in place of a bracket is a bound that is not in the range.
+    fn bracketed(&mut self, field: &Subject) -> Outcome<Condition> {
+        let is_from_low = self.symbol("[");
+        if !is_from_low {
+            self.symbol("{");
         }
-        self.symbol("[");
         self.space();
         let low = self.bound()?;
         if !self.spaced_keyword("TO") {
@@ -465,10 +462,19 @@ impl<'a> Reader<'a> {
         self.space();
         let high = self.bound()?;
         self.space();
-        match self.symbol("]") {
-            true => Ok(Test::Between(low, high)),
-            false => fault(self.rest, "a ']' is missing"),
+        let is_to_high = self.symbol("]");
+        if !is_to_high && !self.symbol("}") {
+            return fault(self.rest, "a ']' or '}' is missing");
         }
+        if (is_from_low || low.is_none()) && (is_to_high || high.is_none()) {
+            return Ok(field.is(Test::Between(low, high)));
+        }
+        let is_above = if is_from_low { Comparison::AtLeast } else { Comparison::More };
+        let is_below = if is_to_high { Comparison::AtMost } else { Comparison::Less };
+        let bounds = [(is_above, low), (is_below, high)].into_iter();
+        let tests =
+            bounds.filter_map(|(comparison, bound)| Some(field.is(Test::Compare(comparison, bound?))));
+        Ok(one_or(tests.collect(), Condition::All))
     }
 
     fn bound(&mut self) -> Outcome<Option<Literal>> {
