@@ -335,7 +335,8 @@ impl<'a> Reader<'a> {
         }
         self.rest = at_operator;
         let is_negated = self.spaced_keyword("NOT");
-        let Some(tests) = self.behind_keyword()? else {
+        let is_path = !is_attribute && Builtin::named(&name) == Some(Builtin::Path);
+        let Some(tests) = self.behind_keyword(is_path)? else {
             return match is_attribute {
                 true => fault(at_operator, "an operator such as ':' or '=' is expected behind a field"),
                 // They are words that only look like it.
@@ -347,12 +348,12 @@ impl<'a> Reader<'a> {
     }
 
     /// Reads what stands behind LIKE, BETWEEN, IN or IS. Nothing if it is not all there.
-    fn behind_keyword(&mut self) -> Outcome<Option<Tests>> {
+    fn behind_keyword(&mut self, is_path: bool) -> Outcome<Option<Tests>> {
         if self.spaced_keyword("LIKE") {
             self.space();
             let start = self.rest;
             let pattern = self.value()?.text;
-            return match like(&pattern) {
+            return match like(&pattern, is_path) {
                 Ok(test) => Ok(Some(Tests::of(test))),
                 Err(message) => fault(start, message),
             };
@@ -618,6 +619,10 @@ enum Subject {
 }
 
 impl Subject {
+    fn is_path(&self) -> bool {
+        matches!(self, Self::Field(Field::Builtin(Builtin::Path)))
+    }
+
     fn is(&self, test: Test) -> Condition {
         match self {
             Self::Field(field) => Condition::Is(field.clone(), test),
@@ -640,10 +645,10 @@ fn field(rest: &str, name: &str, is_attribute: bool) -> Outcome<Subject> {
 }
 
 /// Reads a pattern of LIKE, in which `%` and `_` with a backslash before them are meant themselves: as one with `*` and `?`, or as a regular
-/// expression if one of these is meant itself.
-fn like(pattern: &str) -> Result<Test, String> {
+/// expression if one of these is meant itself, and for paths, in whose patterns `*` ends at a slash.
+fn like(pattern: &str, is_path: bool) -> Result<Test, String> {
     let mut chars = pattern.chars();
-    let (mut glob, mut regex, mut is_glob) = (String::new(), "(?s)^".to_owned(), true);
+    let (mut glob, mut regex, mut is_glob) = (String::new(), "(?s)^".to_owned(), !is_path);
     while let Some(char) = chars.next() {
         match char {
             '%' => (glob.push('*'), regex.push_str(".*")),

@@ -2,7 +2,7 @@
 //! <https://docs.ogc.org/is/21-065r2/21-065r2.html>), in which catalogs of STAC and OGC API are asked.
 //!
 //! Its text becomes its JSON, and that a [`Condition`]; every condition can be written as JSON that is read as the same. What the query
-//! language has beyond CQL2 are functions: `has` (a word in a text), `regex`, `text` (words anywhere) and `read` (a value that is read in each way
+//! language has beyond CQL2 are functions: `has` (a word in a text), `regex`, `glob` (a pattern of paths), `text` (words anywhere) and `read` (a value that is read in each way
 //! in which it can be).
 
 mod lower;

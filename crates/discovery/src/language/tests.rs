@@ -48,7 +48,7 @@ fn what_is_written_is_read_as_the_same() {
         r#"title~"^sea (ice|""surface"")" NOT name~^b$ b:~c.d e ~ 'f'"#,
         "bbox:(170,-10,-170,10) near:(11.6,48.1,50km) time:2019-06..2019-08 time>2019",
         r"a:50%* b LIKE '50\%_\_' c LIKE 'a*\\b?' d:x_y?",
-        "x:{1 TO 2} y:[1 TO 2} z:{* TO 2]",
+        "x:{1 TO 2} y:[1 TO 2} z:{* TO 2] path LIKE '/a[1]/%' path:/a/*/b?.nc NOT path LIKE 'b%'",
         "path:/climate/** name:*.nc ext:nc (a:1 (b:2 OR c:3)) -(d:4 e:5)",
         "@time:* @-x:1 hash:sha256:9f86d0* location like '%Pacific%' a IS NULL b IS NOT NULL",
     ];
@@ -122,6 +122,9 @@ fn operators_bind_as_people_expect() {
         ("x:{* TO 5} y:{1 TO *} z:{* TO *}", "(@x<5 & @y>1 & @z:..)"),
         ("size:{1kB TO 2kB}", "(size>1kB & size<2kB)"),
         ("time:{2018 TO 2020}", "(@coverage.end>2018 & @coverage.start<2020)"),
+        ("path LIKE '/a/%'", r"path=~(?s)^\/a\/.*$"),
+        ("path LIKE '/a[1]{b}_%'", r"path=~(?s)^\/a\[1\]\{b\}..*$"),
+        ("@path LIKE '/a/%'", "@path~/a/*"),
         ("time=2019", "(@coverage.end>=2019 & @coverage.start<=2019)"),
         ("time>2019", "@coverage.end>2019"),
         ("time<=2019", "@coverage.start<=2019"),

@@ -1,6 +1,6 @@
 //! Conditions, written such that they are read as what they are.
 
-use percale_core::query::{Condition, Field, Literal, Test, like_of_glob};
+use percale_core::query::{Builtin, Condition, Field, Literal, Test, like_of_glob};
 
 use super::{is_key, is_word};
 
@@ -23,6 +23,8 @@ fn one(condition: &Condition) -> String {
         Condition::All(_) | Condition::Any(_) => format!("({})", write(condition)),
         Condition::Not(part) => format!("NOT {}", one(part)),
         Condition::Text(text) => quoted(text),
+        // LIKE goes over slashes. What is read as such a pattern has nothing that ends a word.
+        Condition::Is(Field::Builtin(Builtin::Path), Test::Matches(pattern)) => format!("path:{pattern}"),
         Condition::Is(field, test) => clause(&name(field), test),
     }
 }

@@ -12,7 +12,7 @@ type Lowered<T> = Result<T, String>;
 
 /// What there is of the operators.
 const OPERATORS: &str = "and, or, not, =, <>, <, <=, >, >=, like, between, in, isNull, casei, s_intersects, t_after, t_before, t_during, \
-                         t_intersects, a_contains, a_overlaps, has, regex, text and read";
+                         t_intersects, a_contains, a_overlaps, has, regex, glob, text and read";
 
 /// Reads what is true or not, which stands in so many others.
 pub(super) fn condition(json: &Value, now: Timestamp, depth: usize) -> Lowered<Condition> {
@@ -53,7 +53,8 @@ fn operator(op: &str, args: &[Value], now: Timestamp, depth: usize) -> Lowered<C
         ("not", [inner]) => Ok(negated(condition(inner, now, depth + 1)?)),
         ("=" | "<>" | "<" | "<=" | ">" | ">=", [left, right]) => compare(op, left, right, now),
         ("like", [of, pattern]) if let Value::String(pattern) = in_any_case(pattern) => {
-            Ok(subject(of)?.is(like(&without_zero(pattern)?)?))
+            let of = subject(of)?;
+            Ok(of.is(like(&without_zero(pattern)?, of.is_path())?))
         }
         ("between", [of, low, high]) => {
             Ok(subject(of)?.is(Test::Between(Some(literal(low)?), Some(literal(high)?))))
@@ -75,13 +76,14 @@ fn operator(op: &str, args: &[Value], now: Timestamp, depth: usize) -> Lowered<C
             let pattern = TextPattern::parse(expression).map_err(|error| error.to_string())?;
             Ok(subject(of)?.is(Test::Regex(pattern)))
         }
+        ("glob", [of, Value::String(pattern)]) => Ok(subject(of)?.is(Test::Matches(without_zero(pattern)?))),
         ("text", [Value::String(words)]) if !words.trim().is_empty() => {
             Ok(Condition::Text(without_zero(words)?))
         }
         ("and" | "or", _) => wrong("tests"),
         ("not", _) => wrong("one test"),
         ("=" | "<>" | "<" | "<=" | ">" | ">=" | "has", _) => wrong("a property and a value"),
-        ("like" | "regex", _) => wrong("a property and a text"),
+        ("like" | "regex" | "glob", _) => wrong("a property and a text"),
         ("between", _) => wrong("a property and two values"),
         ("isnull", _) => wrong("a property"),
         ("s_intersects", _) => wrong("a property and a box"),

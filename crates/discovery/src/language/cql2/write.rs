@@ -12,6 +12,9 @@ pub fn write(condition: &Condition) -> Value {
         Condition::Any(parts) => many("or", parts, false),
         Condition::Not(part) => negated(&write(part)),
         Condition::Text(text) => json!({"op": "text", "args": [text]}),
+        Condition::Is(field @ Field::Builtin(Builtin::Path), Test::Matches(pattern)) => {
+            json!({"op": "glob", "args": [property(field), pattern]})
+        }
         Condition::Is(field, test) => clause(&property(field), test),
     }
 }
