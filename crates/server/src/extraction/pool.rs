@@ -16,7 +16,7 @@ use tokio::sync::Semaphore;
 
 use crate::{ApiError, Result};
 
-/// How long a process may take with one file, without what it waits for its bytes.
+/// How long a process may take with one file, and to take what it is sent, without what it waits for the bytes of the file.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// How long one range of a file may be.
 const MAX_RANGE: u64 = 64 << 20;
@@ -60,6 +60,7 @@ impl<E: Into<Broken>> From<E> for Ended {
 /// Processes that read headers.
 pub(super) struct Pool {
     program: PathBuf,
+    patience: Duration,
     room: Semaphore,
     idle: Mutex<Vec<Process>>,
 }
@@ -67,7 +68,7 @@ pub(super) struct Pool {
 impl Pool {
     /// Starts none yet. `program` is what is run, with the argument `read-headers`.
     pub fn new(program: PathBuf, at_once: usize) -> Self {
-        Self { program, room: Semaphore::new(at_once), idle: Mutex::default() }
+        Self { program, patience: PATIENCE, room: Semaphore::new(at_once), idle: Mutex::default() }
     }
 
     /// Reads the header of a file, whose bytes `read` gives.
@@ -121,7 +122,7 @@ impl Pool {
             None => Process::start(&self.program).await?,
         };
         // A process that is not put back is killed when it is dropped.
-        match process.read(asked, read).await {
+        match process.read(asked, read, self.patience).await {
             Ok(outcome) => {
                 process.files += 1;
                 if process.files < MOST_FILES {
@@ -195,16 +196,24 @@ impl Process {
         &mut self,
         (asked, first): (&Asked, &Bytes),
         read: &(impl Fn(ByteRange) -> BoxFuture<'static, Result<Bytes>> + Send + Sync),
+        patience: Duration,
     ) -> std::result::Result<Outcome, Ended> {
-        self.send(Kind::File, &serde_json::to_vec(asked)?).await?;
-        self.send(Kind::Bytes, first).await?;
-        let (mut time, mut bytes) = (PATIENCE, MAX_READ);
+        let mut time = Left(patience);
+        // One that takes nothing is at fault itself: the file has done nothing yet.
+        let takes_nothing = || Broken("it does not take what it is sent".into());
+        let asked_for = serde_json::to_vec(asked)?;
+        let sent = async {
+            self.send(Kind::File, &asked_for).await?;
+            self.send(Kind::Bytes, first).await
+        };
+        time.within(sent).await.ok_or_else(takes_nothing)??;
+        let mut bytes = MAX_READ;
         loop {
-            let began = Instant::now();
-            let answer = tokio::time::timeout(time, self.receive()).await;
-            time = time.saturating_sub(began.elapsed());
-            let seconds = PATIENCE.as_secs();
-            match answer.map_err(|_| Ended::File(format!("its header was not read within {seconds} s")))?? {
+            let answer = time.within(self.receive()).await;
+            let seconds = patience.as_secs();
+            match answer
+                .ok_or_else(|| Ended::File(format!("its header was not read within {seconds} s")))??
+            {
                 (Kind::Done, outcome) => return Ok(parse(&outcome)?),
                 (Kind::Want, range) => {
                     let Range { offset, len } = parse(&range)?;
@@ -216,7 +225,7 @@ impl Process {
                         Ended::File(format!("its header is spread over more than {} MiB", MAX_READ >> 20))
                     })?;
                     let bytes = read(ByteRange::at(offset, len)).await.map_err(Ended::Source)?;
-                    self.send(Kind::Bytes, &bytes).await?;
+                    time.within(self.send(Kind::Bytes, &bytes)).await.ok_or_else(takes_nothing)??;
                 }
                 _ => return Err(Broken("it answered something else".into()).into()),
             }
@@ -224,6 +233,55 @@ impl Process {
     }
 }
 
+/// What is left of the time that a process may take with a file.
+struct Left(Duration);
+
+impl Left {
+    /// Waits for a step, and counts how long that takes. Nothing if there is not so much time.
+    async fn within<T>(&mut self, step: impl Future<Output = T>) -> Option<T> {
+        let began = Instant::now();
+        let done = tokio::time::timeout(self.0, step).await.ok();
+        self.0 = self.0.saturating_sub(began.elapsed());
+        done
+    }
+}
+
 fn parse<T: DeserializeOwned>(content: &[u8]) -> std::result::Result<T, Broken> {
     Ok(serde_json::from_slice(content)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use futures::FutureExt as _;
+    use percale_discovery::frame::What;
+
+    use super::*;
+
+    /// What says hello and reads nothing more, but for when it is started the second time: then it takes what comes and answers.
+    const PROGRAM: &str = r#"#!/bin/sh
+printf 'H\013\000\000\000{"open":[]}'
+if mkdir "$0.started"; then exec sleep 1000; fi
+head -c 65541 >/dev/null
+printf 'D\013\000\000\000"no_format"'
+"#;
+
+    #[tokio::test]
+    async fn a_process_that_takes_nothing_is_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let program = folder.path().join("reader");
+        std::fs::write(&program, PROGRAM).unwrap();
+        std::fs::set_permissions(&program, Permissions::from_mode(0o755)).unwrap();
+        let pool = Pool { patience: Duration::from_secs(2), ..Pool::new(program, 1) };
+        let read = |range: ByteRange| {
+            let bytes = Bytes::from(vec![0; range.len() as usize]);
+            async move { Ok(bytes) }.boxed()
+        };
+        // More than a pipe takes while nobody reads it.
+        let asked = Asked { name: "x.h5".into(), size: 2 * BLOCK, what: What::Header };
+        let outcome = tokio::time::timeout(Duration::from_secs(30), pool.read(&asked, &read)).await;
+        assert_eq!(outcome.expect("an end").unwrap(), Outcome::NoFormat);
+    }
 }
