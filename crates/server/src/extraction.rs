@@ -8,28 +8,31 @@ mod program;
 mod ranges;
 mod references;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
-use futures::{FutureExt as _, StreamExt as _, stream};
+use futures::stream::{self, FuturesUnordered};
+use futures::{FutureExt as _, StreamExt as _};
 use percale_catalog::{
     Catalog, Described, ExtractionMode, ExtractionPlace, FoundAttribute, Header, OpenVersion, Rules, Space,
     SpaceRules, ToExtract,
 };
-use percale_core::ids::SpaceId;
+use percale_core::ids::{SpaceId, StoreId};
 use percale_core::{AttributeValue, ByteCount, ByteRange, ErrorCode, ObjectPath, Position};
 use percale_discovery::EXTRACTOR;
 use percale_discovery::frame::{Asked, Outcome, What};
 use percale_discovery::header::{ERROR, Found, Header as Gathered};
 use percale_federation::Acting;
+use percale_store::ErrorKind;
 use tokio::sync::{Notify, Semaphore, watch};
 
 use crate::app::system_caller;
 use crate::config::ExtractionConfig;
 use crate::http::forward;
+use crate::publish::key;
 use crate::reading::Reach;
 use crate::{ApiError, AppState, Result};
 pub use ahead::Arrived;
@@ -38,14 +41,16 @@ use program::Program;
 use ranges::bytes_of;
 pub use references::references;
 
+/// Spaces of which a page is read at once, so that one whose store does not answer holds up none of the others.
+const SPACES: usize = 4;
 /// Versions that are looked at together.
 const PAGE: usize = 500;
 /// Headers that are written together, while the next ones are read.
 const SOME: usize = 50;
 /// Bytes of names and values that are written together.
 const TOGETHER: usize = 4 << 20;
-/// Times that a space is tried whose objects cannot be read, before they count as unreadable: with the waits between, some two
-/// minutes.
+/// Times that a space is tried whose objects cannot be read although their stores answer, before they count as unreadable: with the waits
+/// between, some two minutes.
 const TRIES: u32 = 6;
 /// The first wait; each one is twice as long as the one before.
 const FIRST_WAIT: Duration = Duration::from_secs(4);
@@ -199,63 +204,79 @@ impl Extraction {
     }
 }
 
-/// Reads what was published, in all spaces that are at home here, until the server ends.
+/// Reads what was published, in all spaces that are at home here, until the server ends; a server that reads nothing only learns which of
+/// them are `sync`.
 pub async fn run(app: AppState) {
-    if app.extraction.pool.is_none() {
-        return;
-    }
+    let mut reading = FuturesUnordered::new();
+    // Spaces that wait for their turn, and these with those that have it.
+    let (mut due, mut taken) = (VecDeque::new(), HashSet::new());
+    let (mut look_at, mut is_more) = (tokio::time::Instant::now(), false);
     loop {
-        let is_done = round(&app).await.unwrap_or_else(|error| {
-            tracing::warn!(%error, "cannot look for what was published; will look again");
-            true
-        });
-        if !is_done {
-            if app.stopping.is_cancelled() {
-                return;
-            }
-            continue;
+        while reading.len() < SPACES
+            && let Some(space) = due.pop_front()
+        {
+            reading.push(turn(&app, space));
         }
         tokio::select! {
             () = app.stopping.cancelled() => return,
-            () = app.extraction.asked.notified() => {}
-            () = tokio::time::sleep(app.config.extraction.delay) => {}
+            Some((space, is_done)) = reading.next() => {
+                taken.remove(&space);
+                if !is_done || is_more {
+                    look_at = tokio::time::Instant::now();
+                }
+            }
+            () = app.extraction.asked.notified() => look_at = tokio::time::Instant::now(),
+            () = tokio::time::sleep_until(look_at) => {
+                let found = look(&app).await.unwrap_or_else(|error| {
+                    tracing::warn!(%error, "cannot look for what was published; will look again");
+                    Vec::new()
+                });
+                is_more = false;
+                for space in found {
+                    match taken.insert(space.id) {
+                        true => due.push_back(space),
+                        // What came since its page was begun may not be in it.
+                        false => is_more = true,
+                    }
+                }
+                look_at = tokio::time::Instant::now() + app.config.extraction.delay;
+            }
         }
     }
 }
 
-/// Reads a page of each space. Tells whether nothing is left.
-async fn round(app: &AppState) -> Result<bool> {
+/// Returns the spaces of which something is to be read now.
+async fn look(app: &AppState) -> Result<Vec<Space>> {
     let extraction = &app.extraction;
-    let mut is_done = true;
+    let mut due = Vec::new();
     for space in app.catalog.spaces(&system_caller()).await? {
         extraction.note(&app.catalog, &space).await?;
         let (is_off, is_awaited) = extraction
             .state(space.id, |state| (state.is_off(), state.any(|mode| mode == ExtractionMode::Sync)));
-        if is_off {
+        if is_off || extraction.pool.is_none() || extraction.is_read(space.position) {
             continue;
         }
-        if extraction.is_read(space.position)
-            || extraction.state(space.id, |state| state.not_before.is_some_and(|at| at > Instant::now()))
-            || (!is_awaited && extraction.is_busy(&space, app.config.extraction.at_latest))
+        if extraction.state(space.id, |state| state.not_before.is_none_or(|at| at <= Instant::now()))
+            && (is_awaited || !extraction.is_busy(&space, app.config.extraction.at_latest))
         {
-            continue;
-        }
-        tokio::select! {
-            () = app.stopping.cancelled() => return Ok(true),
-            read = page(app, &space, false) => match read {
-                Ok(is_all) => is_done &= is_all,
-                Err(error) => {
-                    let tries = extraction.state(space.id, |state| {
-                        state.not_before = Some(Instant::now() + FIRST_WAIT * 2u32.pow(state.tries.min(TRIES)));
-                        state.tries += 1;
-                        state.tries
-                    });
-                    tracing::warn!(%error, space = %space.name, tries, "headers cannot be read now; will try again");
-                }
-            }
+            due.push(space);
         }
     }
-    Ok(is_done)
+    Ok(due)
+}
+
+/// Reads a page of a space, and sees to it that one that cannot be read is tried later. Tells whether nothing is left for now.
+async fn turn(app: &AppState, space: Space) -> (SpaceId, bool) {
+    let is_done = page(app, &space, false).await.unwrap_or_else(|error| {
+        let tries = app.extraction.state(space.id, |state| {
+            state.not_before = Some(Instant::now() + FIRST_WAIT * 2u32.pow(state.tries.min(TRIES)));
+            state.tries = state.tries.saturating_add(1);
+            state.tries
+        });
+        tracing::warn!(%error, space = %space.name, tries, "headers cannot be read now; will try again");
+        true
+    });
+    (space.id, is_done)
 }
 
 /// Reads a page of a space, also of what is not read by itself if that `is_asked` for. Tells whether nothing is left.
@@ -270,9 +291,10 @@ async fn page(app: &AppState, space: &Space, is_asked: bool) -> Result<bool> {
     });
     let is_last_try = extraction.state(space.id, |state| state.tries + 1 >= TRIES);
     let (mut away, mut headers) = (None, Vec::new());
+    let stores = AwayStores::default();
+    let reading = Reading { app, rules: &rules, reach: &Reach::Here, away: Some(&stores), is_last_try };
     for some in due.chunks(SOME) {
         // What was read is written while more is read.
-        let reading = Reading { app, rules: &rules, reach: &Reach::Here, is_last_try };
         let read = reading.all(some);
         let (read, written) = tokio::join!(read, write(app, space.id, None, std::mem::take(&mut headers)));
         written?;
@@ -284,7 +306,7 @@ async fn page(app: &AppState, space: &Space, is_asked: bool) -> Result<bool> {
             }
         }
     }
-    // One that is away for now is tried again with its page, and holds up none of the others.
+    // One that is away for now is tried again with its page, and holds up none of the others in that.
     let place_now = (!is_done && away.is_none()).then_some(place);
     let end = write(app, space.id, place_now, headers).await?;
     if let Some(error) = away {
@@ -371,7 +393,7 @@ pub async fn extract(
     let rules = app.extraction.note_rules(&app.catalog, space).await?;
     let described = app.catalog.described(space, versions).await?;
     let reach = Reach::Fabric(acting.clone());
-    let reading = Reading { app, rules: &rules, reach: &reach, is_last_try: false };
+    let reading = Reading { app, rules: &rules, reach: &reach, away: None, is_last_try: false };
     for found in reading.all(&described).await {
         outcomes.push(found.and_then(|header| {
             let outcome = error_of(&header);
@@ -389,8 +411,37 @@ struct Reading<'a> {
     app: &'a AppState,
     rules: &'a SpaceRules,
     reach: &'a Reach,
+    /// Stores of which nothing more is asked, where there are others to read meanwhile.
+    away: Option<&'a AwayStores>,
     /// Whether what cannot be read now is not tried again.
     is_last_try: bool,
+}
+
+/// The stores that did not answer while a page was read: not one object after the other waits for them.
+#[derive(Default)]
+struct AwayStores(Mutex<HashSet<StoreId>>);
+
+impl AwayStores {
+    fn note(&self, version: &OpenVersion) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).extend(stores_of(version));
+    }
+
+    /// Tells whether there is no copy of a version but in these stores.
+    fn have_all_of(&self, version: &OpenVersion) -> bool {
+        let away = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut stores = stores_of(version).peekable();
+        stores.peek().is_some() && stores.all(|store| away.contains(&store))
+    }
+}
+
+fn stores_of(version: &OpenVersion) -> impl Iterator<Item = StoreId> {
+    version.replicas.iter().filter(|replica| replica.state.is_readable()).map(|replica| replica.store)
+}
+
+/// Tells whether it may be the store that keeps something from being read, and not what is read.
+fn is_of_store(error: &ApiError) -> bool {
+    use ErrorCode::{Offline, RateLimited, StoreUnavailable, Timeout};
+    error.is_retryable() && matches!(error.code(), Offline | RateLimited | StoreUnavailable | Timeout)
 }
 
 impl Reading<'_> {
@@ -426,13 +477,70 @@ impl Reading<'_> {
 
     /// Tells whether it is not tried again by itself to read something.
     fn is_final(self, error: &ApiError) -> bool {
-        self.is_last_try || !error.is_retryable() || error.code() == ErrorCode::SiteUnavailable
+        !error.is_retryable()
+            || error.code() == ErrorCode::SiteUnavailable
+            || (self.is_last_try && !is_of_store(error))
     }
 
     async fn gather(self, version: &OpenVersion) -> Result<Gathered> {
+        let Some(away) = self.away else { return self.header(version).await };
+        let store_is_away = || {
+            let detail = format!("the store of {} does not answer now", version.path);
+            Err(ApiError::new(ErrorCode::StoreUnavailable, detail))
+        };
+        if away.have_all_of(version) {
+            return store_is_away();
+        }
+        match self.header(version).await {
+            // There is a copy at another site, too, which comes to nothing here.
+            Err(error) if error.code() == ErrorCode::SiteUnavailable && self.is_here(version).await => {
+                away.note(version);
+                store_is_away()
+            }
+            // A disk may have a fault where this file is, and nowhere else.
+            Err(error) if is_of_store(&error) && self.is_last_try && self.do_stores_answer(version).await => {
+                Err(error.permanent())
+            }
+            Err(error) if is_of_store(&error) => {
+                away.note(version);
+                Err(error)
+            }
+            gathered => gathered,
+        }
+    }
+
+    async fn header(self, version: &OpenVersion) -> Result<Gathered> {
         let name = version.path.name().unwrap_or_default();
         let read = bytes_of(self.app, version, self.reach).await?;
         self.app.extraction.gather(name, version.size, &read).await
+    }
+
+    /// Tells whether a store here has a copy of a version.
+    async fn is_here(self, version: &OpenVersion) -> bool {
+        for store in stores_of(version) {
+            if matches!(self.app.stores.site_of(store).await, Ok(None)) {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Tells whether all stores here that have a copy of a version answer.
+    async fn do_stores_answer(self, version: &OpenVersion) -> bool {
+        for replica in version.replicas.iter().filter(|replica| replica.state.is_readable()) {
+            if self.app.stores.site_of(replica.store).await.is_ok_and(|site| site.is_some()) {
+                continue;
+            }
+            let (Ok(store), Ok(key)) = (self.app.stores.get(replica.store).await, key(&replica.key)) else {
+                return false;
+            };
+            if let Err(error) = store.store.stat(&key).await
+                && let ErrorKind::Unavailable | ErrorKind::TimedOut | ErrorKind::RateLimited = error.kind()
+            {
+                return false;
+            }
+        }
+        true
     }
 }
 

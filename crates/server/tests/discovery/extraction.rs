@@ -1,0 +1,85 @@
+//! Headers that are read while a store does not answer.
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use percale_store::wrappers::{Chaos, ChaosPolicy};
+use serde_json::json;
+
+use crate::common::{Client, Server, config, eventually};
+
+/// A reader that finds the same title in each file.
+const READER: &str = r#"#!/usr/bin/env python3
+import json, struct, sys
+
+def send(kind, content):
+    data = json.dumps(content).encode()
+    sys.stdout.buffer.write(kind + struct.pack("<I", len(data)) + data)
+    sys.stdout.buffer.flush()
+
+send(b"H", {"open": []})
+while head := sys.stdin.buffer.read(5):
+    sys.stdin.buffer.read(struct.unpack("<I", head[1:])[0])
+    if head[:1] == b"B":
+        send(b"D", {"found": [{"name": "title", "values": [{"text": "found"}]}]})
+"#;
+
+async fn server(workers: usize) -> Server {
+    let directory = tempfile::tempdir().unwrap();
+    let program = directory.path().join("reader");
+    std::fs::write(&program, READER).unwrap();
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let mut config = config(&directory);
+    config.extraction.workers = workers;
+    config.extraction.program = Some(program);
+    config.extraction.delay = Duration::from_millis(50);
+    Server::with(directory, config).await
+}
+
+async fn attributes(admin: &Client, path: &str) -> String {
+    admin.get(&format!("/v1/attributes{path}")).await.text
+}
+
+async fn is_read(admin: &Client, path: &str) -> Option<()> {
+    attributes(admin, path).await.contains("title").then_some(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_that_is_away_holds_up_no_other_space_and_its_objects_are_read_once_it_is_back() {
+    let server = server(1).await;
+    let admin = &server.admin;
+    for store in ["dead", "live"] {
+        server.add_store(store).await;
+        let space = json!({"name": store, "store": store, "extraction": "off"});
+        admin.post("/v1/spaces", space).await.expect(201);
+    }
+    for n in 0..60 {
+        admin.write(&format!("/dead/{n}.bin"), b"bytes".to_vec()).await.expect(201);
+    }
+    let app = server.running.app();
+    let stores = app.catalog.stores().await.unwrap();
+    let dead = stores.into_iter().find(|store| store.name.as_str() == "dead").unwrap().id;
+    let mut switch = None;
+    app.stores.wrap(dead, |store| {
+        // Each read takes its time before it fails.
+        let policy =
+            ChaosPolicy { errors: 1.0, stalls: 1.0, stall: Duration::from_secs(3), ..ChaosPolicy::default() };
+        let (chaos, healer) = Chaos::new(store, policy);
+        switch = Some(healer);
+        Arc::new(chaos)
+    });
+    for space in ["dead", "live"] {
+        admin.patch(&format!("/v1/spaces/{space}"), json!({"extraction": "async"})).await.expect(200);
+    }
+    // Long before all of the dead store have failed, one after the other.
+    for n in 0..3 {
+        let path = format!("/live/{n}.bin");
+        admin.write(&path, b"bytes".to_vec()).await.expect(201);
+        eventually("the other space is read", || is_read(admin, &path)).await;
+    }
+    assert!(!attributes(admin, "/dead/0.bin").await.contains("extraction.error"));
+    switch.unwrap().heal();
+    eventually("what was away is read", || is_read(admin, "/dead/59.bin")).await;
+    assert!(is_read(admin, "/dead/0.bin").await.is_some());
+}

@@ -1,0 +1,8 @@
+//! What is found: headers that are read whatever happens.
+
+#![allow(clippy::unwrap_used, reason = "a test says what it expects by failing")]
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod extraction;
