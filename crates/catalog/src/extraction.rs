@@ -43,6 +43,14 @@ impl Catalog {
         self.ask(Next { space, extractor, limit }).await
     }
 
+    /// Returns how far a space was read by this release of the extractor; nothing if it was not read at all.
+    ///
+    /// # Errors
+    /// `SpaceNotFound`; `Foreign` if the space has another home.
+    pub async fn extraction_place(&self, space: SpaceId, extractor: u32) -> Result<Option<ExtractionPlace>> {
+        self.ask(Place { space, extractor }).await
+    }
+
     /// Puts what was found in the bytes of versions in the place of what was known of them before, and keeps `place` together with it.
     /// What is not the current version any more, or is described by other documents now, is passed over: the journal names it again.
     /// Returns the journal up to which it is so.
@@ -70,6 +78,22 @@ pub(crate) async fn home_row<T: Tx>(batch: &mut Batch<'_, T>, space: SpaceId) ->
     let missing = || Error::new(ErrorKind::SpaceNotFound, format!("there is no space {space}"));
     let sp = home_space(batch, space).await?.ok_or_else(missing)?;
     batch.space(sp).await
+}
+
+struct Place {
+    space: SpaceId,
+    extractor: u32,
+}
+
+impl Query for Place {
+    type Out = Option<ExtractionPlace>;
+
+    async fn run<T: Tx>(&self, tx: &T) -> Result<Option<ExtractionPlace>> {
+        let mut ids = IdCache::default();
+        let sp = home_row(&mut Batch::new(tx, &mut ids), self.space).await?.sp;
+        let place = extraction::of_space(tx, sp).await?;
+        Ok(place.filter(|place| place.extractor == self.extractor))
+    }
 }
 
 struct Next {

@@ -56,6 +56,8 @@ const TRIES: u32 = 6;
 const FIRST_WAIT: Duration = Duration::from_secs(4);
 /// For how long the answer to a write in a space that is `sync` waits.
 const WAIT: Duration = Duration::from_secs(60);
+/// How often the catalog is asked meanwhile what other servers of the site have read, where this one reads nothing.
+const POLL: Duration = Duration::from_millis(200);
 
 /// How far a space is, as this server knows it.
 #[derive(Debug, Clone, Default)]
@@ -173,16 +175,29 @@ impl Extraction {
         spaces.get(&position.space).filter(|state| !state.is_off())?.place?.left(position)
     }
 
-    /// Waits until the object that was published at a position was read, if its space or a collection above it wants that; at most a
-    /// minute from when its writer began to wait, and not for long where all objects of a large space are being looked at.
-    pub async fn settle(&self, path: &ObjectPath, position: Position, began: Instant) {
-        if self.pool.is_none() || !self.is_sync(position.space, path) {
+    /// Waits until the object that was published at a position was read, by this server or another one of the site, if its space or a
+    /// collection above it wants that; at most a minute from when its writer began to wait, and not for long where all objects of a large
+    /// space are being looked at, or where a store does not answer.
+    pub async fn settle(&self, catalog: &Catalog, path: &ObjectPath, position: Position, began: Instant) {
+        if !self.is_sync(position.space, path) {
             return;
         }
+        let is_read = match self.pool {
+            Some(_) => self.read_here(path, position, began).await,
+            None => self.read_elsewhere(catalog, path, position, began).await,
+        };
+        if !is_read {
+            tracing::warn!(%position, "a write is answered before its attributes were found");
+        }
+    }
+
+    /// Waits for what this server reads. Tells whether it was read, or need not be any more.
+    async fn read_here(&self, path: &ObjectPath, position: Position, began: Instant) -> bool {
         let mut further = self.further.subscribe();
         self.asked.notify_one();
-        let is_behind =
-            self.state(position.space, |state| state.place.is_some_and(|place| place.looks_at_all()));
+        let is_behind = self.state(position.space, |state| {
+            state.tries > 0 || state.place.is_some_and(|place| place.looks_at_all())
+        });
         let until = began + if is_behind { ahead::PATIENCE } else { WAIT };
         let read = async {
             while self.is_sync(position.space, path)
@@ -190,9 +205,32 @@ impl Extraction {
                 && further.changed().await.is_ok()
             {}
         };
-        if tokio::time::timeout_at(until.into(), read).await.is_err() {
-            tracing::warn!(%position, "a write is answered before its attributes were found");
+        tokio::time::timeout_at(until.into(), read).await.is_ok()
+    }
+
+    /// Waits for what the other servers of the site read, likewise.
+    async fn read_elsewhere(
+        &self,
+        catalog: &Catalog,
+        path: &ObjectPath,
+        position: Position,
+        began: Instant,
+    ) -> bool {
+        while self.is_sync(position.space, path) {
+            // A catalog that does not answer says nothing new.
+            let place = catalog.extraction_place(position.space, EXTRACTOR).await.ok().flatten();
+            let left = place.and_then(|place| place.left(position));
+            let patience = match left {
+                Some(0) => return true,
+                Some(_) => WAIT,
+                None => ahead::PATIENCE,
+            };
+            if began.elapsed() >= patience {
+                return false;
+            }
+            tokio::time::sleep(POLL).await;
         }
+        true
     }
 
     fn is_sync(&self, space: SpaceId, path: &ObjectPath) -> bool {

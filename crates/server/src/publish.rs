@@ -148,7 +148,7 @@ impl Publisher {
     async fn settled(&self, path: &ObjectPath, done: Result<Done>, began: Instant) -> Result<Committed> {
         let Done { committed, has_header } = done?;
         if !has_header {
-            self.to.extraction.settle(path, committed.position, began).await;
+            self.to.extraction.settle(&self.to.catalog, path, committed.position, began).await;
         }
         Ok(committed)
     }

@@ -1,9 +1,13 @@
-//! Headers that are read while a store does not answer.
+//! Headers that are read while a store does not answer, and by another server of the site.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use percale_catalog::Header;
+use percale_core::AttributeValue;
+use percale_discovery::EXTRACTOR;
+use percale_server::app::system_caller;
 use percale_store::wrappers::{Chaos, ChaosPolicy};
 use serde_json::json;
 
@@ -82,4 +86,35 @@ async fn a_store_that_is_away_holds_up_no_other_space_and_its_objects_are_read_o
     switch.unwrap().heal();
     eventually("what was away is read", || is_read(admin, "/dead/59.bin")).await;
     assert!(is_read(admin, "/dead/0.bin").await.is_some());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sync_write_waits_for_the_server_that_reads() {
+    let server = server(0).await;
+    server.add_store("disk").await;
+    server.admin.post("/v1/spaces", json!({"name": "s", "extraction": "sync"})).await.expect(201);
+    let app = server.running.app().clone();
+    let name = "s".parse().unwrap();
+    let space = app.catalog.space(&system_caller(), &name).await.unwrap().id;
+    // The other server.
+    let other = tokio::spawn(async move {
+        loop {
+            let due = app.catalog.to_extract(space, EXTRACTOR, 100).await.unwrap();
+            let header = |version: percale_catalog::Described| Header {
+                entry: version.object.entry,
+                version: version.object.version,
+                as_of: version.as_of,
+                found: vec![("title".parse().unwrap(), vec![AttributeValue::Text("found".into())])],
+            };
+            let headers = due.due.into_iter().map(header).collect();
+            app.catalog.extracted(space, Some(due.place), headers).await.unwrap();
+            tokio::time::sleep(Duration::from_millis(300)).await;
+        }
+    });
+    for n in 0..3 {
+        let (path, began) = (format!("/s/{n}.bin"), Instant::now());
+        server.admin.write(&path, b"bytes".to_vec()).await.expect(201);
+        assert!(is_read(&server.admin, &path).await.is_some(), "{path} after {:?}", began.elapsed());
+    }
+    other.abort();
 }
