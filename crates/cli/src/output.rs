@@ -137,6 +137,11 @@ impl Output {
         }
     }
 
+    /// Says, also to programs, what is missing in the data, or wrong with it.
+    pub fn warn(&self, text: impl AsRef<str>) {
+        let _ = writeln!(io::stderr(), "{}", text.as_ref());
+    }
+
     /// Says what one may do next.
     pub fn next(&self, text: impl AsRef<str>) {
         if !self.quiet && !self.json {

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
-use futures::{StreamExt as _, TryStreamExt as _, stream};
+use futures::{StreamExt as _, stream};
 use percale_api::MAX_PAGE;
 use percale_api::attributes::{AttributeChange, Source};
 use percale_api::tasks::{NewTask, TaskSpec};
 use percale_core::attribute::Float;
-use percale_core::{AttributeName, AttributeValue};
+use percale_core::{AttributeName, AttributeValue, ErrorCode};
 use serde_json::json;
 
 use super::grant::fabric_path;
@@ -297,19 +297,43 @@ async fn change(named: Named, change: AttributeChange, context: &Context) -> Res
         return Ok(());
     }
     let (client, paths) = resolve(paths, listed, context).await?;
+    let is_one = paths.len() == 1;
     let (client, change) = (&client, &change);
     let changed = stream::iter(paths)
-        .map(|path| async move { client.change_attributes(&path.path, change).await.map(|_| path) })
+        .map(|path| async move { (client.change_attributes(&path.path, change).await, path) })
         .buffered(AT_ONCE);
     let mut changed = std::pin::pin!(changed);
     let mut out = Lines::open();
-    while let Some(path) = changed.try_next().await? {
+    let (mut done, mut failed) = (0, Vec::new());
+    while let Some((result, path)) = changed.next().await {
+        let failure = match result {
+            Ok(_) => {
+                done += 1;
+                match context.output.json {
+                    true => out.json(&json!({ "path": path.path }))?,
+                    false => out.line(show(&path.path))?,
+                }
+                continue;
+            }
+            Err(error) if is_one => return Err(error.into()),
+            Err(error) => Failure::from(error),
+        };
+        // One that cannot be changed holds up none of the others.
+        failed.push(failure.code());
         match context.output.json {
-            true => out.json(&json!({ "path": path.path }))?,
-            false => out.line(show(&path.path))?,
+            true => context.output.failure(&failure.when(show(&path.path))),
+            false => {
+                let (mark, code) = (context.output.paint("31", "failed:"), failure.code());
+                context.output.warn(format!("{mark} {}: {failure} ({code})", show(&path.path)));
+            }
         }
     }
-    out.finish()
+    out.finish()?;
+    match failed.first() {
+        None => Ok(()),
+        Some(first) if done == 0 && failed.iter().all(|code| code == first) => Err(Failure::told(*first)),
+        Some(_) => Err(Failure::told(ErrorCode::Partial)),
+    }
 }
 
 #[cfg(test)]

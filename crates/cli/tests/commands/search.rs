@@ -68,6 +68,23 @@ fn what_was_set_is_shown_found_and_removed() {
 }
 
 #[test]
+fn one_that_cannot_be_changed_holds_up_none_of_the_others() {
+    let lab = lab();
+    let list = lab.write("list", b"percale:/lab/run/none.nc\npercale:/lab/run/a.nc\npercale:/lab/run/b.nc\n");
+    let list = list.to_str().unwrap();
+    let said = lab.run(["meta", "set", "--file", list, "tag=final"]).code(6);
+    assert_eq!(said.out.lines().collect::<Vec<_>>(), ["percale:/lab/run/a.nc", "percale:/lab/run/b.nc"]);
+    assert!(said.err.contains("failed: percale:/lab/run/none.nc: "), "{}", said.err);
+    let said = lab.run(["--json", "meta", "rm", "--file", list, "tag"]).code(6);
+    assert_eq!(said.json_lines().len(), 2);
+    assert!(said.err.contains(r#""code":"not_found""#), "{}", said.err);
+    assert_eq!(lab.line("search tag:*").ok().out, "");
+    // None at all ends as one would.
+    let gone = lab.write("gone", b"percale:/lab/run/none.nc\npercale:/lab/run/no.nc\n");
+    lab.run(["meta", "set", "--file", gone.to_str().unwrap(), "tag=final"]).code(3);
+}
+
+#[test]
 fn paths_of_a_file_are_no_patterns() {
     let lab = Lab::new();
     for name in ["run[2]/x*.nc", "run[2]/xy.nc", "run2/x*.nc"] {
