@@ -50,7 +50,7 @@ pub struct SearchArgs {
     /// At most so many; of each facet, at most so many values, 20 if absent
     #[arg(long, value_name = "N")]
     limit: Option<u64>,
-    /// Print those that come first by a field, 1000 if --limit does not say how many; -FIELD from the largest on
+    /// Print those that come first by a field, 1000 if --limit does not say how many, at most 10000; -FIELD from the largest on
     #[arg(long, value_name = "FIELD", allow_hyphen_values = true, conflicts_with_all = ["count", "facets"])]
     sort: Option<String>,
     /// Print only how many there are
@@ -125,6 +125,11 @@ pub async fn run(args: SearchArgs, context: &Context) -> Result {
     }
     if args.count || !args.facets.is_empty() {
         return summarize(&args, &query, context).await;
+    }
+    if args.sort.is_some() && args.limit.is_some_and(|limit| limit > u64::from(MAX_PAGE)) {
+        return Err(Failure::usage(format!(
+            "--sort prints at most {MAX_PAGE}, those that come first; without it, --limit may be any number"
+        )));
     }
     let client = context.client()?;
     if let Some(to) = &args.refs {

@@ -217,6 +217,11 @@ async fn streamed(
         return Err(ApiError::invalid("limit is 0, it must be at least 1"));
     }
     let left = most.map_or(usize::MAX, |most| most as usize);
+    if options.sort.is_some() && most.is_some() && left > MAX_LIST {
+        let detail =
+            format!("limit is {left}, of what is sorted there are at most {MAX_LIST}, the first ones");
+        return Err(ApiError::invalid(detail));
+    }
     options.limit = if options.sort.is_some() { left.clamp(1, MAX_LIST) } else { left.clamp(1, FIRST) };
     // What is wrong with the query is said before anything is answered.
     let first = app.catalog.search(&caller, options.clone()).await?.page;
