@@ -86,6 +86,10 @@ pub struct FoundPage {
     /// On the first page: values that were passed over, since they are of another type than what they would be compared with.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mismatches: Vec<Mismatch>,
+    /// On a page without entries: attributes that must be there and that nothing has.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(value_type = Vec<String>)]
+    pub unknown: Vec<AttributeName>,
 }
 
 /// Values of an attribute that are not compared with what a search compares with.

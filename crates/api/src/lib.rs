@@ -49,6 +49,10 @@ pub mod fields {
     pub const REDIRECT: &str = "percale-redirect";
     /// In requests for content: the ticket of the site that sent the client here.
     pub const TICKET: &str = "percale-ticket";
+    /// In answers of a search that are lines: the homes that do not answer, as `away` of a page is in JSON.
+    pub const AWAY: &str = "percale-away";
+    /// In such answers: the values that were not compared, as `mismatches` of a page, the first ones of many.
+    pub const MISMATCHES: &str = "percale-mismatches";
     /// Between sites: a signed statement of who asks (`docs/design/trust.md`).
     pub const STATEMENT: &str = "percale-statement";
     /// Between sites: the signed delegation of a task.

@@ -198,11 +198,14 @@ async fn each(
         page.items.into_iter().try_for_each(&mut take)?;
         for site in page.away {
             if !told.contains(&site) {
-                context.output.talk(away(&site));
+                context.output.warn(away(&site));
                 told.push(site);
             }
         }
         mismatches.extend(page.mismatches);
+        for name in page.unknown {
+            context.output.talk(format!("nothing has an attribute '{name}'"));
+        }
         cursor = page.next;
         if cursor.is_none() {
             break;
@@ -273,6 +276,6 @@ async fn summarize(args: &SearchArgs, query: &str, context: &Context) -> Result 
     if summary.is_estimate {
         context.output.talk("these numbers are estimates: there was no time to look at everything");
     }
-    summary.away.iter().for_each(|site| context.output.talk(away(site)));
+    summary.away.iter().for_each(|site| context.output.warn(away(site)));
     Ok(())
 }

@@ -298,6 +298,12 @@ fn mistakes_are_explained() {
     lab.line("search").code(2);
     let uncounted = lab.line("search --facet size ext:nc").code(2);
     assert!(uncounted.err.contains("the values of 'size' are not counted"), "{}", uncounted.err);
+    let most = lab.line("search ext:nc --sort name --limit 10001").code(2);
+    assert!(most.err.contains("--sort prints at most 10000"), "{}", most.err);
+    lab.line("search ext:nc --limit 10001").ok();
+    let none = lab.line("search policy:* replicas<2").ok();
+    assert!(none.out.is_empty() && none.err.contains("nothing has an attribute 'policy'"), "{}", none.err);
+    assert!(!lab.line("search instrument:* ext:txt").ok().err.contains("nothing has"));
     lab.line("meta set percale:/lab/run/a.nc").code(2);
     lab.line("meta set instrument=MODIS").code(2);
     lab.line("meta set percale:/lab/run/a.nc instrument").code(2);

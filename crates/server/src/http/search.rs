@@ -1,6 +1,7 @@
 //! Finding entries by what is known of them: pages, streams, and numbers.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,17 +11,18 @@ use axum::extract::State;
 use axum::response::{IntoResponse as _, Response};
 use bytes::Bytes;
 use futures::stream;
-use http::{HeaderMap, HeaderValue, Uri, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Uri, header};
 use percale_api::attributes::{
     AwaySite, Facet, FacetValue, FoundPage, Mismatch, PlannedSpace, SearchPlan, SearchSummary,
 };
+use percale_api::fields;
 use percale_catalog::{Found, MAX_LIST, Page, SearchOptions, Sort, SummaryOptions};
 use percale_core::access::Caller;
 use percale_core::ids::SiteId;
-use percale_core::query::{Condition, Field};
-use percale_core::{AttributeName, AttributeValue, Timestamp};
+use percale_core::query::{Condition, Field, Test};
+use percale_core::{AttributeName, AttributeValue, ErrorCode, Timestamp};
 use percale_discovery::{QueryError, cql2};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
@@ -82,7 +84,8 @@ const MAX_TOLD: usize = 32;
 /// Finds entries by what is known of them, in all spaces that this site has or follows and the caller may read.
 ///
 /// With `Accept: application/jsonl` or `text/csv` it answers with all of them, or as many as `limit` says, one in a line; if it cannot go on, the
-/// connection ends before the answer does. A cell of a table that has several values has `; ` between them.
+/// connection ends before the answer does. A cell of a table that has several values has `; ` between them. What a page says as `away` and as
+/// `mismatches` stands in the headers `Percale-Away` and `Percale-Mismatches` then, as JSON, if there is any.
 #[utoipa::path(
     get, path = "/v1/search", tag = "attributes", params(SearchQuery),
     responses((status = 200, description = "the entries", content(
@@ -104,19 +107,50 @@ async fn search(
         return streamed(app, caller, options, query.limit, form).await;
     }
     options.limit = limit(query.limit)?;
+    let must_be_there = if options.after.is_none() { existing(&options.condition) } else { Vec::new() };
     let found = app.catalog.search(&caller, options).await?;
     let away = away(&app, &found.homes);
     let entries = found.page.items.into_iter().map(told);
     let next = found.page.next;
-    let mismatches = found.mismatches.into_iter().map(|one| Mismatch {
-        name: one.name,
-        are_text: one.are_text,
-        count: one.count as u64,
-        is_most: one.is_most,
-    });
-    let page =
-        FoundPage { items: entries.collect(), next: next.clone(), away, mismatches: mismatches.collect() };
+    let mismatches = found.mismatches.into_iter().map(not_compared).collect();
+    let mut page =
+        FoundPage { items: entries.collect(), next: next.clone(), away, mismatches, unknown: Vec::new() };
+    if page.items.is_empty() && next.is_none() {
+        page.unknown = unknown(&app, &caller, must_be_there).await?;
+    }
     Ok(linked(&uri, next.as_deref(), &page))
+}
+
+/// Most attributes that are looked up to say that nothing has them.
+const MAX_UNKNOWN: usize = 5;
+
+/// Returns attributes without which nothing is found, of those that a query asks for without a value.
+fn existing(condition: &Condition) -> Vec<AttributeName> {
+    match condition {
+        Condition::All(parts) => parts.iter().flat_map(existing).collect(),
+        Condition::Is(Field::Attribute(name), Test::Exists) => vec![name.clone()],
+        _ => Vec::new(),
+    }
+}
+
+/// Returns which of these attributes nothing has that the caller may see.
+async fn unknown(app: &AppState, caller: &Caller, names: Vec<AttributeName>) -> Result<Vec<AttributeName>> {
+    let mut unknown = Vec::new();
+    for name in names.into_iter().take(MAX_UNKNOWN) {
+        // To be told an attribute that nothing has is an error, before anything is looked at.
+        let mut options = SearchOptions::new(Condition::All(Vec::new()));
+        (options.limit, options.attributes) = (1, vec![name.clone()]);
+        match app.catalog.search(caller, options).await {
+            Ok(_) => {}
+            Err(error) if error.code() == ErrorCode::InvalidRequest => unknown.push(name),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(unknown)
+}
+
+fn not_compared(one: percale_catalog::Mismatch) -> Mismatch {
+    Mismatch { name: one.name, are_text: one.are_text, count: one.count as u64, is_most: one.is_most }
 }
 
 fn told(Found { path, entry, attributes }: Found) -> percale_api::attributes::Found {
@@ -224,7 +258,18 @@ async fn streamed(
     }
     options.limit = if options.sort.is_some() { left.clamp(1, MAX_LIST) } else { left.clamp(1, FIRST) };
     // What is wrong with the query is said before anything is answered.
-    let first = app.catalog.search(&caller, options.clone()).await?.page;
+    let percale_catalog::FoundPage { page: first, homes, mismatches } =
+        app.catalog.search(&caller, options.clone()).await?;
+    // Nobody expects anything but entries in the lines, and the first page knows all of it.
+    let mut notices = HeaderMap::new();
+    let away = away(&app, &homes);
+    if !away.is_empty() {
+        notices.insert(HeaderName::from_static(fields::AWAY), in_header(away)?);
+    }
+    if !mismatches.is_empty() {
+        let mismatches = mismatches.into_iter().map(not_compared).collect();
+        notices.insert(HeaderName::from_static(fields::MISMATCHES), in_header(mismatches)?);
+    }
     let (pieces, received) = mpsc::channel::<Result<Bytes>>(AHEAD);
     tokio::spawn(async move {
         let mut rest = Rest { left, form, names: Arc::from(options.attributes.clone()), is_first: true };
@@ -263,7 +308,29 @@ async fn streamed(
         received.recv().await.map(|piece| (piece, received))
     });
     let media_type = HeaderValue::from_static(form.media_type());
-    Ok(([(header::CONTENT_TYPE, media_type)], Body::from_stream(body)).into_response())
+    notices.insert(header::CONTENT_TYPE, media_type);
+    Ok((notices, Body::from_stream(body)).into_response())
+}
+
+/// Longest value of a header; clients refuse many much longer ones.
+const MAX_HEADER: usize = 4096;
+
+/// Writes a list as JSON such that a header can have it: the first of it, as far as there is room.
+fn in_header<T: Serialize>(mut list: Vec<T>) -> Result<HeaderValue> {
+    let cannot = |error: &dyn Display| ApiError::internal(format!("a header cannot be written: {error}"));
+    loop {
+        let json = serde_json::to_string(&list).map_err(|error| cannot(&error))?;
+        let mut ascii = String::with_capacity(json.len());
+        for unit in json.encode_utf16() {
+            match u8::try_from(unit) {
+                Ok(byte @ b' '..=b'~') => ascii.push(char::from(byte)),
+                _ => ascii.push_str(&format!("\\u{unit:04x}")),
+            }
+        }
+        if ascii.len() <= MAX_HEADER || list.pop().is_none() {
+            return HeaderValue::try_from(ascii).map_err(|error| cannot(&error));
+        }
+    }
 }
 
 /// What is still to be answered.
@@ -330,7 +397,7 @@ async fn summarize(
     Query(query): Query<SummaryQuery>,
 ) -> Result<Json<SearchSummary>> {
     let mut options = SummaryOptions::new(condition(&query.q, &query.filter, query.filter_lang)?);
-    options.facets = query.facets.as_deref().map(fields).transpose()?.unwrap_or_default();
+    options.facets = query.facets.as_deref().map(fields_of).transpose()?.unwrap_or_default();
     let bounded = |name: &str, value: u64, most: u64| match value {
         value if (1..=most).contains(&value) => Ok(value),
         value => Err(ApiError::invalid(format!("{name} is {value}, it must be from 1 to {most}"))),
@@ -408,7 +475,7 @@ fn condition(query: &str, filter: &str, language: FilterLanguage) -> Result<Cond
     filter.and_then(|filter| percale_discovery::both(condition, filter)).map_err(unreadable)
 }
 
-fn fields(list: &str) -> Result<Vec<Field>> {
+fn fields_of(list: &str) -> Result<Vec<Field>> {
     percale_discovery::parse_fields(list).map_err(unreadable)
 }
 
@@ -428,7 +495,7 @@ fn names(list: &str) -> Result<Vec<AttributeName>> {
 
 fn order(text: &str) -> Result<Sort> {
     let field = text.strip_prefix('-').unwrap_or(text);
-    match <[Field; 1]>::try_from(fields(field)?) {
+    match <[Field; 1]>::try_from(fields_of(field)?) {
         Ok([field]) => Ok(Sort { field, is_descending: text.starts_with('-') }),
         Err(_) => Err(ApiError::invalid("what is found is sorted by one field")),
     }

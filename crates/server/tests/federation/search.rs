@@ -118,6 +118,12 @@ async fn what_a_site_that_is_away_had_is_found_and_marked() {
     })
     .await;
     assert_eq!(found(&alice, "level=500").await, named, "what is known of it is found");
+    let lines = alice.request(Method::GET, "/v1/search?q=level%3E400").header("accept", "application/jsonl");
+    let lines = send(lines).await;
+    assert_eq!(lines.text.lines().count(), 3);
+    let away: Value = serde_json::from_str(lines.header("percale-away")).unwrap();
+    assert_eq!(away[0]["site"], "coast");
+    assert_eq!(lines.header("percale-mismatches"), "");
     let summary = |client: Client, facets: &'static str| async move {
         client.get(&format!("/v1/search/summary?q=level%3D500&facets={facets}")).await.expect(200)
     };
@@ -187,6 +193,15 @@ async fn everything_that_is_found_comes_in_lines() {
         ask(&format!("q=x&attributes={wrong}"), "text/csv").await.expect_problem("invalid_request");
     }
     assert_eq!(ask("q=name:nothing", "text/csv").await.text.lines().count(), 1, "its heading");
+    say(&alice, "/s/plain", json!({"dépth": [{"text": "deep"}]})).await;
+    let table = ask("q=d%C3%A9pth%3E5", "text/csv").await;
+    let told: Value = serde_json::from_str(table.header("percale-mismatches")).unwrap();
+    assert_eq!(
+        (&told[0]["name"], &told[0]["are_text"], &told[0]["count"]),
+        (&json!("dépth"), &json!(true), &json!(1))
+    );
+    assert_eq!(table.header("percale-away"), "");
+    ask("q=x&sort=name&limit=10001", "text/csv").await.expect_problem("invalid_request");
     ask("q=(", "text/csv").await.expect_problem("invalid_request");
     ask("q=x&limit=0", "text/csv").await.expect_problem("invalid_request");
     assert!(ask("q=type:object", "application/json, text/csv").await.json()["items"].is_array());
