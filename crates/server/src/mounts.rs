@@ -5,6 +5,8 @@
 
 mod in_place;
 
+pub use in_place::end_writing;
+
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -85,14 +87,18 @@ pub async fn renew(app: &AppState, caller: &Caller, id: LeaseId) -> Result<Mount
     describe(app, &lease).await
 }
 
-/// Ends a session. What is staged under it is removed.
+/// Ends a session. What is staged under it is removed. With the last one, no file is written in place any more.
 ///
 /// # Errors
 /// As [`renew`].
 pub async fn end(app: &AppState, caller: &Caller, id: LeaseId) -> Result<()> {
     let lease = find(app, caller, id).await?;
     app.stores.discard_fences(&[lease.fence]).await?;
-    Ok(app.catalog.release_lease(lease.id, lease.fence).await?)
+    app.catalog.release_lease(lease.id, lease.fence).await?;
+    if app.catalog.leases(LeaseKind::Mount).await?.is_empty() {
+        end_writing(&app.catalog).await?;
+    }
+    Ok(())
 }
 
 /// Returns a session of the caller.

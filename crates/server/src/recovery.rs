@@ -7,13 +7,11 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use percale_catalog::{Catalog, Garbage, LapsedLease, LeaseKind, ReplicaReport, StoreLayout, StoredReplica};
+use percale_catalog::{Catalog, Garbage, LapsedLease, LeaseKind};
 use percale_core::ids::{Fence, LeaseId, StoreId};
-use percale_core::state::ReplicaState;
 use percale_store::{Delete, FileIdentity};
 use tokio_util::sync::CancellationToken;
 
-use crate::app::system_caller;
 use crate::error::Result;
 use crate::lease::{ServerLease, TTL};
 use crate::publish::{key, tree_key, undo_files};
@@ -119,37 +117,12 @@ impl Recovery {
         }
         crate::abroad::undo_reserved(&self.catalog, &self.stores, lapsed.lease.id).await?;
         if lapsed.lease.kind == LeaseKind::Mount {
-            self.end_writing().await?;
+            // Another mount that writes one says so when it has written.
+            crate::mounts::end_writing(&self.catalog).await?;
         }
         self.stores.discard_fences(fences).await?;
         self.catalog.release_lease(lapsed.lease.id, lapsed.lease.fence).await?;
         Ok(intents.len())
-    }
-
-    /// Has files that a mount wrote in place when it died read again. Whoever reads them notices if they have changed. Another mount
-    /// that writes one says so when it has written.
-    async fn end_writing(&self) -> Result<()> {
-        for store in self.catalog.stores().await? {
-            if store.layout != StoreLayout::Native {
-                continue;
-            }
-            let written = self.catalog.written_in_place(store.id).await?;
-            let report = |copy: StoredReplica| ReplicaReport {
-                space: copy.space,
-                version: copy.replica.version,
-                store: store.id,
-                key: Some(copy.replica.key),
-                state: ReplicaState::Unverified,
-                generation: None,
-                root: None,
-                is_checked: false,
-            };
-            let reports = written.into_iter().map(report).collect();
-            for outcome in self.catalog.report_replicas(&system_caller(), reports).await {
-                outcome?;
-            }
-        }
-        Ok(())
     }
 
     /// Deletes bytes that lost their last name: the file and its tree, then the row. Only the oldest server of a site does,

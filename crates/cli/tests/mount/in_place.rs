@@ -4,6 +4,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::Write as _;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use percale_testkit::process::{Site, SiteOptions};
 use serde_json::Value;
@@ -148,4 +149,70 @@ fn a_file_whose_writer_is_gone_for_good_can_be_read_again() {
         let read = site.command(&["cat", "percale:/lab/data/file"]).output().unwrap();
         read.status.success() && read.stdout.starts_with(b"newo")
     });
+}
+
+#[test]
+fn a_file_that_somebody_goes_on_writing_does_not_hold_up_others() {
+    if !can_mount() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let (site, raw) = site(options(), folder.path());
+    let busy = raw.join("data/busy");
+    fs::write(&busy, vec![b'o'; 1 << 20]).unwrap();
+    import(&site, &raw);
+    let mount = Mounted::start(&site, folder.path(), &[]);
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        // Beside the mount, as a job that writes straight into the store.
+        scope.spawn(|| {
+            let file = OpenOptions::new().write(true).open(&busy).unwrap();
+            while !is_over.load(Ordering::Relaxed) {
+                file.write_all_at(b"busy", 0).unwrap();
+            }
+        });
+        let published = std::panic::catch_unwind(|| {
+            let write = |name: &str| OpenOptions::new().append(true).open(mount.path(name)).unwrap();
+            write("data/busy").write_all(b"!").unwrap();
+            write("data/file").write_all(b"behind it").unwrap();
+            soon("the other one", || xattr(&mount.path("data/file"), "state") == "published");
+        });
+        is_over.store(true, Ordering::Relaxed);
+        published.unwrap();
+    });
+    assert!(run(&site, &["cat", "percale:/lab/data/file"]).ends_with("behind it"));
+}
+
+#[test]
+fn a_copy_is_not_being_written_for_good() {
+    if !can_mount() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let (site, raw) = site(options(), folder.path());
+    let call = |arguments: &[&str]| run(&site, &[&["api"], arguments].concat());
+    let mount: Value =
+        serde_json::from_str(&call(&["POST", "/v1/mounts", "--data", r#"{"host": "here"}"#])).unwrap();
+    let at = format!("/v1/mounts/{}", mount["id"].as_str().unwrap());
+    let change = |op: &str| {
+        let change =
+            serde_json::json!({"op": op, "path": "/lab/data/file", "store": mount["stores"][0]["id"]});
+        let body = serde_json::json!({ "changes": [change] }).to_string();
+        let answer: Value =
+            serde_json::from_str(&call(&["POST", &format!("{at}/changes"), "--data", &body])).unwrap();
+        answer["results"][0].clone()
+    };
+    // What it has become is refused, since its owner has moved it away meanwhile.
+    let file = raw.join("data/file");
+    assert!(change("writing")["done"].is_object());
+    assert!(is(&site, "writing"));
+    fs::rename(&file, raw.join("away")).unwrap();
+    assert!(change("written")["failed"].is_object());
+    assert!(is(&site, "unverified"));
+    fs::rename(raw.join("away"), &file).unwrap();
+    // The mount ends, and never says that it has written it.
+    assert!(change("writing")["done"].is_object());
+    assert!(is(&site, "writing"));
+    call(&["DELETE", &at]);
+    assert!(is(&site, "unverified"));
 }

@@ -7,9 +7,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use percale_api::mounts::{MountChange, MountDone};
-use percale_catalog::{NativeFile, NativeFolder, OpenVersion, Register, Replica, ReplicaReport};
+use percale_catalog::{
+    Catalog, NativeFile, NativeFolder, OpenVersion, Register, Replica, ReplicaReport, StoreLayout,
+    StoredReplica,
+};
 use percale_core::access::{Caller, Permission};
-use percale_core::ids::{SiteId, StoreId};
+use percale_core::ids::{SiteId, SpaceId, StoreId};
 use percale_core::state::ReplicaState;
 use percale_core::tree::GROUP_SIZE;
 use percale_core::{ErrorCode, ObjectPath};
@@ -35,6 +38,39 @@ struct Folder {
     store: StoreId,
     path: ObjectPath,
     key: Option<String>,
+}
+
+/// Has files that mounts wrote in place, and do not write any more, read again. Whoever reads them notices if they have changed.
+///
+/// # Errors
+/// Those of the catalog.
+pub async fn end_writing(catalog: &Catalog) -> Result<()> {
+    for store in catalog.stores().await? {
+        if store.layout != StoreLayout::Native {
+            continue;
+        }
+        let written = catalog.written_in_place(store.id).await?;
+        let report = |copy: &StoredReplica| state_of(copy.space, &copy.replica, ReplicaState::Unverified);
+        let reports = written.iter().map(report).collect();
+        for outcome in catalog.report_replicas(&system_caller(), reports).await {
+            outcome?;
+        }
+    }
+    Ok(())
+}
+
+/// Says which state a copy has.
+fn state_of(space: SpaceId, replica: &Replica, state: ReplicaState) -> ReplicaReport {
+    ReplicaReport {
+        space,
+        version: replica.version,
+        store: replica.store,
+        key: Some(replica.key.clone()),
+        state,
+        generation: None,
+        root: None,
+        is_checked: false,
+    }
 }
 
 /// Notes that files are written.
@@ -74,7 +110,12 @@ pub(super) async fn end(
             }
             // It is what it was.
             Ok((None, Copy { version, .. })) => Ok(described(&version)),
-            Err(error) => Err(error.with_path(path)),
+            Err(error) => {
+                if !error.is_retryable() {
+                    unmark(app, changes.get(outcomes.len())).await;
+                }
+                Err(error.with_path(path))
+            }
         });
     }
     let mut changed: Vec<usize> = Vec::new();
@@ -162,20 +203,30 @@ async fn mark(app: &AppState, copy: &Copy, state: ReplicaState) -> Result<()> {
     if copy.replica.state == state {
         return Ok(());
     }
-    let report = ReplicaReport {
-        space: copy.version.space,
-        version: copy.version.version,
-        store: copy.replica.store,
-        key: Some(copy.replica.key.clone()),
-        state,
-        generation: None,
-        root: None,
-        is_checked: false,
-    };
+    let report = state_of(copy.version.space, &copy.replica, state);
     for outcome in app.catalog.report_replicas(&system_caller(), vec![report]).await {
         outcome?;
     }
     Ok(())
+}
+
+/// Notes that a file is not written any more, also where whoever wrote it may not say what it has become: nobody could read it else.
+async fn unmark(app: &AppState, change: Option<&MountChange>) {
+    let Some(MountChange::Written { path, store }) = change else { return };
+    let versions = app.catalog.open_many(&system_caller(), std::slice::from_ref(path)).await;
+    let reports = versions.into_iter().flatten().flat_map(|version| {
+        let is_marked =
+            |replica: &&Replica| replica.store == *store && replica.state == ReplicaState::Writing;
+        let marked = version.replicas.iter().filter(is_marked);
+        let unmarked = marked.map(|copy| state_of(version.space, copy, ReplicaState::Unverified));
+        unmarked.collect::<Vec<_>>()
+    });
+    let reports = reports.collect();
+    for outcome in app.catalog.report_replicas(&system_caller(), reports).await {
+        if let Err(error) = outcome {
+            tracing::warn!(%path, %error, "a copy that was written in place cannot be read until its mount ends");
+        }
+    }
 }
 
 /// Looks at a file that is not written any more. Returns it if it has changed.
@@ -198,7 +249,13 @@ async fn look(app: &AppState, copy: &Copy) -> Result<Option<(Folder, NativeFile)
     }
     let mut file = found(at.name(), &meta, None);
     if file.size.0 <= GROUP_SIZE {
-        file = hash_one(&store.store, &replica.key, file).await?;
+        file = match hash_one(&store.store, &replica.key, file).await {
+            // Somebody goes on writing it beside the mount; what else was written does not wait for that.
+            Err(error) if error.code() == ErrorCode::VersionChanged => {
+                found(at.name(), &store.store.stat(&at).await?, None)
+            }
+            hashed => hashed?,
+        };
     }
     let name = version.path.space().ok_or_else(|| ApiError::internal("an object is in no space"))?;
     let home = app.catalog.space(&system_caller(), &name).await?.home;
