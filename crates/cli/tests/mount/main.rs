@@ -10,6 +10,7 @@
 //! | [`quota`] | a space is as large as its quota, and no more is written |
 //! | [`faults`] | what was written survives the death of the mount and an absence of the server |
 //! | [`writers`] | a file is published when nobody can write it any more, whatever others do to it meanwhile |
+//! | [`together`] | several mounts and programs share files, and several spaces a mount |
 //! | [`other_user`] | who is not root mounts with a helper, and reads and writes over the network |
 //! | [`two_sites`] | what one site's mount writes, another's reads; what both do agrees with a model |
 //!
@@ -26,5 +27,6 @@ mod other_user;
 mod posix;
 mod programs;
 mod quota;
+mod together;
 mod two_sites;
 mod writers;
