@@ -74,7 +74,8 @@ impl MountChanges {
     pub const MOST: usize = 1024;
 }
 
-/// One change.
+/// One change. Each may be asked for again whose answer was lost, as long as nothing else was asked for at its paths since then. With the
+/// id of its entry, a move or removal then also leaves alone what others have put there meanwhile.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "op", rename_all = "snake_case", deny_unknown_fields)]
 pub enum MountChange {
@@ -153,12 +154,20 @@ pub enum MountChange {
         /// Whether an object at the new path is replaced.
         #[serde(default)]
         overwrite: bool,
+        /// Only the entry with this id: if it is at the new path already, that is what was asked for.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[schema(value_type = Option<u64>)]
+        entry: Option<EntryId>,
     },
     /// An object, a link, or a collection with nothing in it, is removed.
     Remove {
         /// Its path.
         #[schema(value_type = String)]
         path: ObjectPath,
+        /// Only the entry with this id: if another is there, it is not found.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[schema(value_type = Option<u64>)]
+        entry: Option<EntryId>,
     },
 }
 
@@ -172,7 +181,7 @@ impl MountChange {
             | Self::SetAttributes { path, .. }
             | Self::MakeCollection { path }
             | Self::MakeLink { path, .. }
-            | Self::Remove { path } => path,
+            | Self::Remove { path, .. } => path,
             Self::Move { from, .. } => from,
         }
     }

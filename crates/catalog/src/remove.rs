@@ -26,7 +26,7 @@ impl Catalog {
     /// - `NotEmpty` for a collection with entries, unless [`RemoveOptions::recursive`].
     /// - `Unsupported` if it is recursive and there are more than [`MAX_REMOVE`]: [`Catalog::remove_some`] does it in
     ///   steps.
-    /// - `PreconditionFailed` if another version is current.
+    /// - `PreconditionFailed` if another version is current; `NotFound` if another entry is there.
     pub async fn remove(
         &self,
         caller: &Caller,
@@ -90,6 +90,10 @@ impl Change for Remove {
     async fn run<T: Tx>(&self, batch: &mut Batch<'_, T>) -> Result<Draft> {
         let Self { caller, path, options } = self;
         let target = target(batch, caller, path).await?;
+        if options.entry.is_some_and(|wanted| wanted.0 != target.id) {
+            let message = format!("cannot remove {path}: another entry is there by now");
+            return Err(Error::new(ErrorKind::NotFound, message));
+        }
         if let Some(wanted) = options.if_version
             && target.version() != Some(wanted)
         {

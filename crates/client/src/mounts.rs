@@ -78,7 +78,7 @@ impl Client {
     /// Lists a page of a collection for a mount.
     ///
     /// # Errors
-    /// As the server answers.
+    /// As the server answers; `precondition_failed` if the session is over.
     pub async fn list_by_mount(
         &self,
         id: LeaseId,
@@ -104,7 +104,7 @@ impl Client {
     /// Shows one entry to a mount, with its copies if it is an object; nothing if there is none.
     ///
     /// # Errors
-    /// As the server answers, but for `not_found`.
+    /// As the server answers, but for `not_found`; `precondition_failed` if the session is over.
     pub async fn entry_by_mount(&self, id: LeaseId, path: &ObjectPath) -> crate::Result<Option<Entry>> {
         let operation = format!("look at {path}");
         let call = Call::new(&operation, Method::GET, encode_path("/v1/list", path))

@@ -1,11 +1,12 @@
 //! What was changed through the mount and is not published yet, kept in order.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use fuser::Errno;
 use percale_api::mounts::{MountChange, MountChanges, MountDone};
 use percale_api::uploads::Condition;
+use percale_core::ids::EntryId;
 use percale_core::{ErrorCode, FileMode, ObjectPath, Timestamp};
 use tokio::sync::{Notify, oneshot};
 
@@ -69,6 +70,15 @@ pub enum Change {
 }
 
 impl Change {
+    /// Returns the paths that it is about; the second is the one that something gets.
+    fn paths(&self) -> (&ObjectPath, Option<&ObjectPath>) {
+        match self {
+            Self::Publish(staged) => (&staged.path, None),
+            Self::Name(change @ MountChange::Move { to, .. }) => (change.path(), Some(to)),
+            Self::Name(change) => (change.path(), None),
+        }
+    }
+
     /// Takes over that a collection has another path. Tells whether the change is of something there.
     fn moved(&mut self, from: &ObjectPath, to: &ObjectPath) -> bool {
         let (path, other) = match self {
@@ -81,7 +91,7 @@ impl Change {
                 | MountChange::SetAttributes { path, .. }
                 | MountChange::MakeCollection { path }
                 | MountChange::MakeLink { path, .. }
-                | MountChange::Remove { path } => (path, None),
+                | MountChange::Remove { path, .. } => (path, None),
             },
         };
         let is_other = other.is_some_and(|other| carry(other, from, to));
@@ -198,6 +208,26 @@ impl Changes {
         moved
     }
 
+    /// Takes over which entry has a path, for what waits to be moved or removed there, and where it was moved to.
+    pub fn found(&self, path: &ObjectPath, found: EntryId) {
+        let mut at = path.clone();
+        for waiting in &mut self.queue().waiting {
+            match &mut waiting.change {
+                Change::Name(MountChange::Move { from, to, entry, .. }) if *from == at => {
+                    entry.get_or_insert(found);
+                    at = to.clone();
+                }
+                // It was replaced.
+                Change::Name(MountChange::Move { to, .. }) if *to == at => return,
+                Change::Name(MountChange::Remove { path, entry }) if *path == at => {
+                    entry.get_or_insert(found);
+                    return;
+                }
+                _ => {}
+            }
+        }
+    }
+
     /// Waits until there are changes, and returns those that go into the next request: from here on the site may have made them.
     pub async fn next(&self) -> Vec<Sent> {
         loop {
@@ -279,6 +309,18 @@ impl Changes {
         self.until(|queue| queue.is_done(last).then_some(())).await;
     }
 
+    /// Waits until everything that was added up to now is done.
+    ///
+    /// # Errors
+    /// Why the changes that are first in the queue cannot be made, since the site is away, or too often.
+    pub async fn until_all_done(&self) -> Result<(), ErrorCode> {
+        tokio::select! {
+            biased;
+            () = self.until_done(None) => Ok(()),
+            code = self.until_away() => Err(code),
+        }
+    }
+
     /// Waits until a change is done.
     ///
     /// # Errors
@@ -319,10 +361,15 @@ impl Changes {
     }
 
     /// Waits until there is room for more.
-    pub async fn room(&self) {
-        while self.len() > MOST_WAITING {
-            let last = self.queue().waiting.front().map(|first| first.number);
-            self.until_done(last).await;
+    ///
+    /// # Errors
+    /// What a program is told if there will be none for now, since the site is away.
+    pub async fn room(&self) -> Result<(), Errno> {
+        let has_room = self.until(|queue| (queue.waiting.len() <= MOST_WAITING).then_some(()));
+        tokio::select! {
+            biased;
+            () = has_room => Ok(()),
+            code = self.until_away() => Err(errno(code)),
         }
     }
 
@@ -394,18 +441,27 @@ fn is_away(code: ErrorCode) -> bool {
     matches!(code, ErrorCode::SiteUnavailable | ErrorCode::Timeout)
 }
 
-/// Returns how many changes go into the next request: as many as it may have, but a file of the spool goes alone, and a directory that is
-/// moved last.
+/// Returns how many changes go into the next request: as many as it may have, but a file of the spool goes alone, a directory that is
+/// moved last, and no two at one path. A request whose answer was lost is sent again, after the site made all of it: a removal must not
+/// find what came after it then, nor a publication what its file became after that.
 fn batch_len(waiting: &VecDeque<Waiting>) -> usize {
-    let is_spooled = |waiting: &&Waiting| is_spooled(&waiting.change);
-    match waiting.front() {
-        Some(first) if is_spooled(&first) => 1,
-        _ => {
-            let most = waiting.iter().take(MountChanges::MOST).take_while(|waiting| !is_spooled(waiting));
-            let mut is_behind = false;
-            most.take_while(|waiting| !std::mem::replace(&mut is_behind, waiting.moves_directory())).count()
+    if waiting.front().is_some_and(|first| is_spooled(&first.change)) {
+        return 1;
+    }
+    let mut known = HashSet::new();
+    let mut count = 0;
+    for one in waiting.iter().take(MountChanges::MOST) {
+        let (path, other) = one.change.paths();
+        let is_new = known.insert(path) && other.is_none_or(|other| known.insert(other));
+        if !is_new || is_spooled(&one.change) {
+            break;
+        }
+        count += 1;
+        if one.moves_directory() {
+            break;
         }
     }
+    count
 }
 
 /// Tells whether a change publishes a file of the spool.
@@ -446,6 +502,27 @@ mod tests {
         assert_eq!(tokio::join!(changes.until_away(), often).0, ErrorCode::CatalogUnavailable);
     }
 
+    #[tokio::test]
+    async fn who_waits_for_all_changes_or_for_room_does_not_wait_for_a_site_that_is_away() {
+        let changes = Changes::default();
+        assert_eq!((changes.until_all_done().await, changes.room().await), (Ok(()), Ok(())));
+        for _ in 0..=MOST_WAITING {
+            changes.push(publish("/lab/a"), Vec::new(), None);
+        }
+        let away = async {
+            changes.queue().refused = (1, Some(ErrorCode::SiteUnavailable));
+            changes.tell();
+        };
+        let (all, room, ()) = tokio::join!(changes.until_all_done(), changes.room(), away);
+        assert_eq!((all, room), (Err(ErrorCode::SiteUnavailable), Err(Errno::EHOSTDOWN)));
+        let done = async {
+            changes.queue().waiting.clear();
+            changes.tell();
+        };
+        let (all, room, ()) = tokio::join!(changes.until_all_done(), changes.room(), done);
+        assert_eq!((all, room), (Ok(()), Ok(())));
+    }
+
     fn publish(path: &str) -> Change {
         let place = Place { store: Some(StoreNumber(0)), token: "1".into(), key: None };
         Change::Publish(Staged {
@@ -462,7 +539,7 @@ mod tests {
 
     fn rename(from: &str, to: &str) -> Change {
         let (from, to) = (from.parse().unwrap(), to.parse().unwrap());
-        Change::Name(MountChange::Move { from, to, overwrite: true })
+        Change::Name(MountChange::Move { from, to, overwrite: true, entry: None })
     }
 
     #[test]
@@ -477,7 +554,7 @@ mod tests {
         changes.push(rename("/lab/a/x", "/lab/a/y"), Vec::new(), None);
         assert_eq!(batch_len(&changes.queue().waiting), 2, "the rest is sent when it was moved");
         changes.queue().waiting.drain(..2);
-        assert_eq!(batch_len(&changes.queue().waiting), 3);
+        assert_eq!(batch_len(&changes.queue().waiting), 2, "the last is moved after it was published");
         let moved = changes.moved(&"/lab/a".parse().unwrap(), &"/lab/b".parse().unwrap());
         assert_eq!(moved.iter().map(|(_, path)| path.as_str()).collect::<Vec<_>>(), ["/lab/b/x"]);
         let paths: Vec<String> = (changes.queue().waiting.iter())
@@ -488,6 +565,51 @@ mod tests {
             })
             .collect();
         assert_eq!(paths, ["/lab/b/x", "/lab/ab", "/lab/b/x /lab/b/y"]);
+    }
+
+    #[test]
+    fn a_request_that_is_sent_again_finds_nothing_that_came_after_a_change_of_it() {
+        let remove = |path: &str| {
+            Change::Name(MountChange::Remove { path: path.parse().unwrap(), entry: Some(EntryId(7)) })
+        };
+        let batches = |all: Vec<Change>| {
+            let changes = Changes::default();
+            all.into_iter().for_each(|change| drop(changes.push(change, Vec::new(), None)));
+            let mut lens = Vec::new();
+            while changes.has_waiting() {
+                lens.push(batch_len(&changes.queue().waiting));
+                changes.queue().waiting.drain(..lens[lens.len() - 1]);
+            }
+            lens
+        };
+        assert_eq!(batches(vec![remove("/lab/a"), publish("/lab/b"), publish("/lab/a")]), [2, 1]);
+        assert_eq!(batches(vec![rename("/lab/a", "/lab/a.bak"), publish("/lab/a")]), [1, 1]);
+        assert_eq!(batches(vec![publish("/lab/x"), rename("/lab/x", "/lab/y")]), [1, 1]);
+        let rotated = vec![rename("/lab/1", "/lab/2"), rename("/lab/0", "/lab/1"), publish("/lab/0")];
+        assert_eq!(batches(rotated), [1, 1, 1]);
+        assert_eq!(batches(vec![remove("/lab/a/x"), remove("/lab/a/y"), remove("/lab/a")]), [3]);
+    }
+
+    #[test]
+    fn what_is_moved_or_removed_before_it_is_known_in_the_catalog_is_just_that() {
+        let changes = Changes::default();
+        for change in [rename("/lab/a", "/lab/b"), publish("/lab/a"), rename("/lab/b", "/lab/c")] {
+            changes.push(change, Vec::new(), None);
+        }
+        let remove =
+            |path: &str| Change::Name(MountChange::Remove { path: path.parse().unwrap(), entry: None });
+        for path in ["/lab/b", "/lab/c", "/lab/c"] {
+            changes.push(remove(path), Vec::new(), None);
+        }
+        changes.found(&"/lab/a".parse().unwrap(), EntryId(7));
+        let entries: Vec<_> = (changes.queue().waiting.iter())
+            .map(|waiting| match &waiting.change {
+                Change::Name(MountChange::Move { entry, .. } | MountChange::Remove { entry, .. }) => *entry,
+                _ => None,
+            })
+            .collect();
+        let found = Some(EntryId(7));
+        assert_eq!(entries, [found, None, found, None, found, None]);
     }
 
     #[test]

@@ -379,6 +379,8 @@ impl Shared {
     pub fn set_mode(&self, state: &mut State, node: NodeId, mode: FileMode) -> Result<(), Obstacle> {
         let parent = state.names.get(node).ok_or(Errno::ENOENT)?.parent;
         self.may_change(state, parent)?;
+        // What waits is published with them, rather than told of twice.
+        let is_recalled = self.recall(state, node);
         let object = state.names.object(node).ok_or(Errno::EISDIR)?;
         let is_published = object.content.is_some() || object.is_publishing();
         let in_place = match &object.work {
@@ -400,7 +402,7 @@ impl Shared {
         let object = state.names.object_mut(node).ok_or(Errno::EISDIR)?;
         object.mode = Some(mode);
         object.changed = Some(SystemTime::now());
-        if in_place {
+        if in_place || is_recalled {
             self.end_work(state, node);
         } else if is_published {
             self.say(state, node, Attributes { mtime: None, mode: Some(mode) })?;

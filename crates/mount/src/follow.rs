@@ -151,9 +151,7 @@ fn doubt(shared: &Shared, number: SpaceNumber) {
 fn doubt_all(shared: &Shared, state: &mut State, number: SpaceNumber) {
     for id in state.names.collections() {
         if state.names.get(id).is_some_and(|node| node.space == Some(number)) {
-            for name in state.names.doubt(id) {
-                shared.forget_name(id, name);
-            }
+            shared.doubt(state, id);
         }
     }
 }
@@ -377,7 +375,6 @@ fn removed(shared: &Shared, state: &mut State, at: At, id: EntryId) {
 
 /// Notes that a copy that this host sees is there, or cannot be read any more.
 fn replica(shared: &Shared, state: &mut State, number: SpaceNumber, item: &Replica) {
-    // Only objects that are known matter, and a version is found by looking at them; that is rare.
     let Some(store) = shared.session.number(item.store) else { return };
     let is_usable = shared.session.is_usable(store, item.state);
     let Some(object) = state.names.of_version(number, item.version) else { return };

@@ -590,12 +590,8 @@ impl Filesystem for Fs {
         reply.ok();
     }
 
-    fn fsyncdir(&self, _req: &Request, _ino: INodeNo, _fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
-        self.beside(async move |shared| {
-            shared.end_mappings();
-            shared.changes.until_done(None).await;
-            reply.ok();
-        });
+    fn fsyncdir(&self, _req: &Request, ino: INodeNo, _fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
+        self.beside(async move |shared| answer_empty(reply, shared.sync_directory(ino.0).await));
     }
 
     fn statfs(&self, _req: &Request, ino: INodeNo, reply: ReplyStatfs) {

@@ -9,7 +9,6 @@ use percale_api::entries::Entry;
 use percale_core::access::Permission;
 use percale_core::{ErrorCode, ObjectPath, Position};
 
-use crate::error::errno;
 use crate::names::{NodeId, SpaceNumber};
 use crate::state::{Shared, State};
 
@@ -105,10 +104,7 @@ impl Shared {
                 Err(error) if is_kept && error.code() == ErrorCode::NotFound => {
                     Listed { is_whole: true, ..Listed::default() }
                 }
-                read => read.map_err(|error| {
-                    tracing::warn!(%path, %error, "cannot list a collection");
-                    errno(error.code())
-                })?,
+                read => read.map_err(|error| self.session.not_seen(&path, &error))?,
             };
             if !listed.is_whole {
                 collection.permission = listed.permission;
@@ -164,10 +160,8 @@ impl Shared {
             (path, space)
         };
         let _reading = Reading::begin(self);
-        let found = self.session.client.entry_by_mount(self.session.id(), &path).await.map_err(|error| {
-            tracing::warn!(%path, %error, "cannot look at an entry");
-            errno(error.code())
-        })?;
+        let found = self.session.client.entry_by_mount(self.session.id(), &path).await;
+        let found = found.map_err(|error| self.session.not_seen(&path, &error))?;
         let mut state = self.state();
         match found {
             _ if state.owned.covers(parent, name, None) => {}

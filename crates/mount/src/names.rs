@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, HashMap};
 use percale_api::entries::Content;
 use percale_core::access::Permission;
 use percale_core::ids::{EntryId, VersionId};
-use percale_core::{LinkTarget, ObjectPath, Position, Timestamp};
+use percale_core::{ErrorCode, LinkTarget, ObjectPath, Position, Timestamp};
 
 use crate::object::Object;
 
@@ -56,9 +56,19 @@ pub struct Node {
     pub lookups: u64,
     /// What it is.
     pub what: What,
+    /// The version by which it is found.
+    indexed: Option<VersionId>,
 }
 
 impl Node {
+    /// Returns the version that it has, if it is a file that has one.
+    fn version(&self) -> Option<VersionId> {
+        match &self.what {
+            What::Object(object) => object.content.as_ref().map(|content| content.version),
+            What::Collection(_) | What::Link(_) => None,
+        }
+    }
+
     /// Tells whether it is a file that has something that is not published.
     fn has_work(&self) -> bool {
         matches!(&self.what, What::Object(object) if object.work.is_some())
@@ -104,6 +114,8 @@ pub struct Collection {
     pub is_touched: bool,
     /// Whether it changes faster than it can be listed. It is asked for each time.
     pub is_restless: bool,
+    /// Why something in it was refused after a program was told that it was done, until one that asks hears of it.
+    pub refused: Option<ErrorCode>,
     /// How often its entries changed.
     changes: u64,
     /// As of which change the kernel keeps its listing.
@@ -167,6 +179,8 @@ pub struct Names {
     nodes: HashMap<NodeId, Node>,
     /// Nodes of entries whose id is not that of the entry.
     elsewhere: HashMap<NodeId, NodeId>,
+    /// Files by their versions: the journal names these alone where it tells of copies.
+    versions: HashMap<(SpaceNumber, VersionId), NodeId>,
     next_own: u64,
 }
 
@@ -185,6 +199,7 @@ impl Names {
             is_linked: true,
             lookups: 1,
             what: What::Collection(Collection::default()),
+            indexed: None,
         };
         let mut elsewhere = HashMap::new();
         if let Some(entry) = top
@@ -192,7 +207,7 @@ impl Names {
         {
             elsewhere.insert(id_of(SpaceNumber(0), entry), TOP);
         }
-        Self { nodes: HashMap::from([(TOP, node)]), elsewhere, next_own: 0 }
+        Self { nodes: HashMap::from([(TOP, node)]), elsewhere, versions: HashMap::new(), next_own: 0 }
     }
 
     /// Returns a node.
@@ -288,8 +303,30 @@ impl Names {
     fn insert(&mut self, id: NodeId, node: Node) {
         let (parent, name) = (node.parent, node.name.clone());
         self.nodes.insert(id, node);
+        self.changed_version(id);
         if let Some(collection) = self.collection_mut(parent) {
             collection.set(&name, id);
+        }
+    }
+
+    /// Takes over that a file has another version, by which it is found from now on.
+    pub fn changed_version(&mut self, id: NodeId) {
+        let Some(node) = self.nodes.get_mut(&id) else { return };
+        let (space, version) = (node.space, node.version());
+        let before = std::mem::replace(&mut node.indexed, version);
+        let Some(space) = space else { return };
+        if let Some(before) = before.filter(|before| Some(*before) != version) {
+            self.forget_version(id, space, before);
+        }
+        if let Some(version) = version {
+            self.versions.insert((space, version), id);
+        }
+    }
+
+    fn forget_version(&mut self, id: NodeId, space: SpaceNumber, version: VersionId) {
+        // Another that took its place may be found by it.
+        if self.versions.get(&(space, version)) == Some(&id) {
+            self.versions.remove(&(space, version));
         }
     }
 
@@ -318,8 +355,11 @@ impl Names {
         Some(new)
     }
 
-    /// Gives a node another name, and takes it from whatever had it, which is returned.
+    /// Gives a node another name, and takes it from whatever had it, which is returned. A node that would be below itself stays.
     pub fn rename(&mut self, id: NodeId, parent: NodeId, name: &str) -> Option<NodeId> {
+        if self.is_within(parent, id) {
+            return None;
+        }
         let replaced = self.child(parent, name).filter(|child| *child != id);
         if let Some(replaced) = replaced {
             self.unlink(replaced);
@@ -373,6 +413,9 @@ impl Names {
         let Some(node) = self.nodes.get(&id) else { return };
         let is_open = matches!(&node.what, What::Object(object) if object.is_in_use());
         if !node.is_linked && node.lookups == 0 && !is_open {
+            if let (Some(space), Some(version)) = (node.space, node.indexed) {
+                self.forget_version(id, space, version);
+            }
             self.nodes.remove(&id);
         }
     }
@@ -418,18 +461,10 @@ impl Names {
         }
     }
 
-    /// Returns the object whose current version that is. Looks at all nodes.
+    /// Returns the object whose current version that is.
     pub fn of_version(&mut self, space: SpaceNumber, version: VersionId) -> Option<&mut Object> {
-        self.nodes.values_mut().filter(|node| node.space == Some(space)).find_map(|node| {
-            match &mut node.what {
-                What::Object(object)
-                    if object.content.as_ref().is_some_and(|content| content.version == version) =>
-                {
-                    Some(&mut **object)
-                }
-                _ => None,
-            }
-        })
+        let id = *self.versions.get(&(space, version))?;
+        self.object_mut(id)
     }
 
     /// Returns all collections.
@@ -473,7 +508,16 @@ impl Names {
 }
 
 fn new_node(parent: NodeId, name: &str, what: What) -> Node {
-    Node { space: None, entry: None, parent, name: name.into(), is_linked: true, lookups: 0, what }
+    Node {
+        space: None,
+        entry: None,
+        parent,
+        name: name.into(),
+        is_linked: true,
+        lookups: 0,
+        what,
+        indexed: None,
+    }
 }
 
 /// Joins names to a path below another.
@@ -570,6 +614,45 @@ mod tests {
         assert!(names.is_within(a, directory) && !names.is_within(directory, a));
         assert_eq!(names.rename(directory, TOP, "e"), None);
         assert_eq!(names.components(a).unwrap(), ["e", "b"]);
+    }
+
+    #[test]
+    fn a_file_is_found_by_the_version_that_it_has() {
+        let version = |version| Content {
+            version: VersionId(version),
+            size: 0,
+            root: None,
+            mtime: Timestamp::from_micros(0),
+            mode: None,
+            digests: Vec::new(),
+        };
+        let of = |content| What::Object(Box::new(Object::of_content(content, None)));
+        let mut names = names();
+        let id = names.add(TOP, "a", (SPACE, EntryId(5)), of(version(7)));
+        assert!(names.of_version(SPACE, VersionId(7)).is_some());
+        assert!(names.of_version(SpaceNumber(1), VersionId(7)).is_none());
+        names.object_mut(id).unwrap().content = Some(version(8));
+        names.changed_version(id);
+        assert!(names.of_version(SPACE, VersionId(7)).is_none());
+        // Another takes its name while it is open, with the same version.
+        names.looked_up(id);
+        let other = names.replace(id, of(version(8))).unwrap();
+        names.object_mut(other).unwrap().changed = Some(std::time::SystemTime::now());
+        names.forget(id, 1);
+        assert!(names.get(id).is_none());
+        assert!(names.of_version(SPACE, VersionId(8)).is_some_and(|object| object.changed.is_some()));
+        names.unlink(other);
+        assert!(names.of_version(SPACE, VersionId(8)).is_none() && names.versions.is_empty());
+    }
+
+    #[test]
+    fn a_directory_does_not_come_below_itself() {
+        let mut names = names();
+        let directory = || What::Collection(Collection::default());
+        let a = names.add(TOP, "a", (SPACE, EntryId(2)), directory());
+        let b = names.add(a, "b", (SPACE, EntryId(3)), directory());
+        assert_eq!(names.rename(a, b, "a"), None);
+        assert_eq!((names.components(b).unwrap(), names.child(b, "a")), (vec!["a", "b"], None));
     }
 
     #[test]

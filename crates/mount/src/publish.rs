@@ -218,6 +218,9 @@ fn end(shared: &Shared, Ended { number, sent, now, names, answer, outcome }: End
         (Change::Name(change), Err(refused)) => {
             if answer.is_none() {
                 let path = change.path();
+                let mut state = shared.state();
+                names.iter().for_each(|(parent, _)| note_refused(&mut state, *parent, refused.code));
+                drop(state);
                 tracing::error!(%path, code = %refused.code, error = refused.detail, "a change was refused after a program was told that it was made");
                 forget.extend(names.first().cloned());
             }
@@ -246,6 +249,9 @@ fn published(shared: &Shared, number: u64, staged: &Staged, done: &MountDone) {
     shared.log.done(&staged.place.token);
     if let Some(entry) = done.entry {
         state.names.published(staged.node, entry);
+        if staged.node != LEFT && shared.path(&state, staged.node).is_none_or(|now| now != staged.path) {
+            shared.changes.found(&staged.path, entry);
+        }
     }
     if let Some(object) = state.names.object_mut(staged.node) {
         let mut mtime = staged.mtime;
@@ -266,6 +272,7 @@ fn published(shared: &Shared, number: u64, staged: &Staged, done: &MountDone) {
             }
         }
     }
+    state.names.changed_version(staged.node);
     state.names.drop_unused(staged.node);
 }
 
@@ -322,6 +329,9 @@ fn failed(shared: &Shared, number: u64, staged: &Staged, (refused, now): (&Refus
         keep(shared, &mut state, number, staged);
         return shared.end_work(&mut state, staged.node);
     }
+    if let Some(parent) = state.names.get(staged.node).map(|node| node.parent) {
+        note_refused(&mut state, parent, refused.code);
+    }
     if staged.place.is_the_copy() {
         tracing::error!(
             %path, code = %refused.code, error = refused.detail,
@@ -338,6 +348,13 @@ fn failed(shared: &Shared, number: u64, staged: &Staged, (refused, now): (&Refus
         "what a program wrote cannot be published; it is only on this host until it is written again or removed"
     );
     keep(shared, &mut state, number, staged);
+}
+
+/// Notes why something in a collection was refused, for a program that asks.
+fn note_refused(state: &mut State, parent: NodeId, code: ErrorCode) {
+    if let Some(collection) = state.names.collection_mut(parent) {
+        collection.refused.get_or_insert(code);
+    }
 }
 
 /// Notes that a file that was refused is to be published again.

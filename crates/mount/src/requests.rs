@@ -142,7 +142,7 @@ impl Shared {
         (parent, name): (NodeId, &str),
         mut attempt: impl FnMut(&Self) -> Result<T, Obstacle>,
     ) -> Result<T, Errno> {
-        self.changes.room().await;
+        self.changes.room().await?;
         self.know(parent, name).await?;
         loop {
             match attempt(self) {

@@ -10,11 +10,11 @@ use percale_api::mounts::Mount;
 use percale_client::Client;
 use percale_core::ids::{LeaseId, StoreId};
 use percale_core::state::ReplicaState;
-use percale_core::{ErrorCode, FileMode};
+use percale_core::{ErrorCode, FileMode, ObjectPath};
 use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, Statx, StatxFlags};
 use rustix::io::Errno;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, errno};
 
 /// A store's number within this mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -296,21 +296,43 @@ impl Session {
         Ok((room.f_blocks * room.f_frsize, room.f_bavail * room.f_frsize))
     }
 
-    /// Renews the session.
+    /// Renews the session, or notes that it is over.
     ///
     /// # Errors
-    /// What the site answers; the session is over if it is `not_found` or `lease_expired`.
+    /// What the site answers.
     pub async fn renew(&self) -> Result<()> {
-        self.client.renew_mount(self.id).await?;
-        Ok(())
+        let renewed = self.client.renew_mount(self.id).await;
+        if let Err(error) = &renewed
+            && is_over(error.code())
+        {
+            self.set_lost(error.to_string());
+        }
+        Ok(renewed.map(drop)?)
     }
 
-    /// Notes why nothing can be published any more.
+    /// Logs that the site does not let this mount look at something, or notes that the session is over. Returns what a program is told.
+    pub fn not_seen(&self, path: &ObjectPath, error: &percale_client::Error) -> fuser::Errno {
+        if error.code() == ErrorCode::PreconditionFailed {
+            self.set_lost(error.to_string());
+            return fuser::Errno::EIO;
+        }
+        tracing::warn!(%path, %error, "cannot look at what is in the fabric");
+        errno(error.code())
+    }
+
+    /// Notes why nothing can be looked at or published any more, and tells it once.
     pub fn set_lost(&self, why: String) {
-        *self.lost.write().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(why);
+        let before =
+            self.lost.write().unwrap_or_else(std::sync::PoisonError::into_inner).replace(why.clone());
+        if before.is_none() {
+            tracing::error!(
+                session = %self.id, why,
+                "the session of this mount is over, as after a host slept for long; unmount it, and mount it again"
+            );
+        }
     }
 
-    /// Tells why nothing can be published any more.
+    /// Tells why nothing can be looked at or published any more.
     pub fn lost(&self) -> Option<String> {
         self.lost.read().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
     }

@@ -323,7 +323,7 @@ impl Shared {
             // Programs are writing it: what they write comes after this version.
             object.content = Some(content);
             object.copy = copy;
-            return;
+            return state.names.changed_version(id);
         }
         if object.is_open() {
             // Whoever has it open goes on with what it was.
@@ -331,6 +331,7 @@ impl Shared {
             state.names.replace(id, What::Object(Box::new(other)));
         } else {
             *object = Object { changed: object.changed, ..Object::of_content(content, copy) };
+            state.names.changed_version(id);
             self.forget_content(id);
         }
         self.forget_name(parent, name);

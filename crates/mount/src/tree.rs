@@ -2,9 +2,10 @@
 
 use fuser::Errno;
 use percale_api::mounts::MountChange;
-use percale_core::{LinkTarget, ObjectPath};
+use percale_core::{ErrorCode, LinkTarget, ObjectPath};
 
 use crate::changes::{Change, Pending};
+use crate::error::errno;
 use crate::names::{Node, NodeId, What, carry};
 use crate::object::Object;
 use crate::owned::Name;
@@ -56,7 +57,7 @@ impl Shared {
     /// # Errors
     /// What programs are told.
     pub async fn unlink(&self, parent: NodeId, name: &str) -> Result<(), Errno> {
-        self.changes.room().await;
+        self.changes.room().await?;
         self.know(parent, name).await?;
         self.unlink_in(&mut self.state(), parent, name)
     }
@@ -71,7 +72,8 @@ impl Shared {
         let replaces = state.names.object(node).is_some_and(Object::replaces);
         self.drop_work(state, node);
         let node_now = state.names.get(node).ok_or(Errno::ENOENT)?;
-        let has_entry = node_now.entry.is_some() || replaces;
+        let entry = node_now.entry;
+        let has_entry = entry.is_some() || replaces;
         let is_published = state.names.object(node).is_some_and(Object::is_publishing);
         if let Some(work) =
             state.names.object(node).and_then(|object| object.work.as_ref().filter(|_| !object.is_open()))
@@ -80,7 +82,8 @@ impl Shared {
             self.session.discard(&work.place);
         }
         if has_entry || is_published {
-            self.submit(state, Change::Name(MountChange::Remove { path }), vec![(parent, name.into())]);
+            let change = MountChange::Remove { path, entry };
+            self.submit(state, Change::Name(change), vec![(parent, name.into())]);
         }
         state.names.unlink(node);
         self.touch(state, parent);
@@ -108,7 +111,12 @@ impl Shared {
                 return Err(Errno::ENOTEMPTY);
             }
             let path = self.path(&state, node).ok_or(Errno::ENOENT)?;
-            self.ask(&mut state, Change::Name(MountChange::Remove { path }), vec![(parent, name.into())])
+            let entry = state.names.get(node).and_then(|node| node.entry);
+            self.ask(
+                &mut state,
+                Change::Name(MountChange::Remove { path, entry }),
+                vec![(parent, name.into())],
+            )
         };
         match asked.done(self).await {
             // Somebody else removed it, and it was only kept for what programs wrote in it.
@@ -121,6 +129,23 @@ impl Shared {
         }
         self.touch(&mut state, parent);
         Ok(())
+    }
+
+    /// Waits until everything that was changed before is published.
+    ///
+    /// # Errors
+    /// What programs are told: that the site is away, or, once, that something in this directory was refused.
+    pub async fn sync_directory(&self, node: NodeId) -> Result<(), Errno> {
+        self.end_mappings();
+        self.changes.until_all_done().await.map_err(errno)?;
+        let refused =
+            self.state().names.collection_mut(node).and_then(|collection| collection.refused.take());
+        match refused {
+            None => Ok(()),
+            Some(ErrorCode::NoSpace) => Err(Errno::ENOSPC),
+            Some(ErrorCode::QuotaExceeded) => Err(Errno::EDQUOT),
+            Some(_) => Err(Errno::EIO),
+        }
     }
 
     /// Renames.
@@ -177,8 +202,11 @@ impl Shared {
     }
 
     /// Gives a node the name that it has at the site, whoever moved it there. What programs wrote at it or below it belongs there now;
-    /// what was refused is published there.
+    /// what was refused is published there. One that would be below itself stays where it is, and is looked for again.
     pub fn move_node(&self, state: &mut State, id: NodeId, (parent, name): (NodeId, &str)) {
+        if state.names.is_within(parent, id) {
+            return self.misplaced(state, id, parent);
+        }
         let from = self.path(state, id);
         state.names.rename(id, parent, name);
         if let (Some(from), Some(to)) = (from, self.path(state, id)) {
@@ -195,6 +223,28 @@ impl Shared {
         self.note_again(state, id);
         for work in state.names.works_within(id) {
             self.end_work(state, work);
+        }
+    }
+
+    /// Doubts where a collection is, and all between it and one that is known to be below it and that it is said to be in by now: that
+    /// one was moved to where nothing is known of. Both are found when somebody looks there.
+    fn misplaced(&self, state: &mut State, id: NodeId, inner: NodeId) {
+        let above = state.names.get(id).map(|node| node.parent);
+        let mut at = inner;
+        while at != id {
+            let Some(node) = state.names.get(at) else { break };
+            let parent = node.parent;
+            self.doubt(state, at);
+            at = parent;
+        }
+        self.doubt(state, id);
+        above.into_iter().for_each(|above| self.doubt(state, above));
+    }
+
+    /// Doubts what is known to be in a collection, and has the kernel ask again.
+    pub fn doubt(&self, state: &mut State, id: NodeId) {
+        for name in state.names.doubt(id) {
+            self.forget_name(id, name);
         }
     }
 
@@ -237,7 +287,8 @@ impl Shared {
             return Err(Errno::EINVAL);
         }
         let names = vec![(new_parent, new_name.into()), (parent, name.into())];
-        let change = MountChange::Move { from: from.clone(), to: to.clone(), overwrite: replaces };
+        let entry = state.names.get(node).and_then(|node| node.entry);
+        let change = MountChange::Move { from: from.clone(), to: to.clone(), overwrite: replaces, entry };
         self.touch(state, parent);
         self.touch(state, new_parent);
         if is_collection {
@@ -272,11 +323,9 @@ impl Shared {
         if replaces_link && !has_entry && !is_publishing {
             // No version takes the place of a link, so it goes first.
             replaces = false;
-            self.submit(
-                state,
-                Change::Name(MountChange::Remove { path: to.clone() }),
-                vec![(new_parent, new_name.into())],
-            );
+            let entry = target.and_then(|target| state.names.get(target)).and_then(|link| link.entry);
+            let change = MountChange::Remove { path: to, entry };
+            self.submit(state, Change::Name(change), vec![(new_parent, new_name.into())]);
         }
         if let Some(work) = state.names.object_mut(node).and_then(|object| object.work.as_mut()) {
             work.is_exclusive = false;
@@ -286,7 +335,7 @@ impl Shared {
             self.submit(state, Change::Name(change), names);
         } else if replaced_before {
             // What it would have replaced under its old name goes all the same.
-            self.submit(state, Change::Name(MountChange::Remove { path: from.clone() }), names);
+            self.submit(state, Change::Name(MountChange::Remove { path: from, entry: None }), names);
         }
         state.names.rename(node, new_parent, new_name);
         // Also what is on its way: if this process dies before the answer comes, it belongs where the program wanted it last.

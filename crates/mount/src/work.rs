@@ -349,7 +349,8 @@ impl Shared {
         self.touch(state, parent);
     }
 
-    /// Forgets what a file without a name has staged, unless programs still have it open.
+    /// Forgets what a file that loses its name has staged. While programs have it open it stays, and the next process has nothing to do
+    /// with it. What is on its way does not count as forgotten: the change that takes the name is sent after it was answered.
     pub fn drop_work(&self, state: &mut State, id: NodeId) {
         let is_publishing = state.names.object(id).is_some_and(|object| object.publishing().is_some());
         if is_publishing && !self.recall(state, id) {
@@ -359,9 +360,9 @@ impl Shared {
         let is_open = !matches!(object.open, Open::No);
         let Some(work) = &mut object.work else { return };
         work.publishing = None;
+        self.log.done(&work.place.token);
         if work.writers == 0 && !is_open {
             self.session.discard(&work.place);
-            self.log.done(&work.place.token);
             object.work = None;
         }
     }

@@ -20,10 +20,11 @@ use percale_api::{Problem, fields};
 use percale_catalog::{Lease, LeaseKind, RemoveOptions, RenameOptions, StoreLayout, StoreState, TaskHolder};
 use percale_client::encode_path;
 use percale_core::access::Caller;
-use percale_core::ids::LeaseId;
+use percale_core::ids::{EntryId, LeaseId};
 use percale_core::tree::{GROUP_SIZE, HashTree, TreeHasher};
 use percale_core::{ByteCount, ByteRange, ErrorCode, ObjectPath, Position};
 use percale_federation::Member;
+use percale_store::failpoint::failpoint;
 use percale_store::{SmallFile, StageOptions, StageToken, Staged};
 
 use crate::http::auth::{Session, require_user};
@@ -101,6 +102,19 @@ pub async fn end(app: &AppState, caller: &Caller, id: LeaseId) -> Result<()> {
     Ok(())
 }
 
+/// Fails if a session of the caller is not there, so that nobody takes it for an entry that is not.
+///
+/// # Errors
+/// `precondition_failed` if there is none, or it is another's.
+pub async fn require(app: &AppState, caller: &Caller, id: LeaseId) -> Result<()> {
+    match find(app, caller, id).await {
+        Err(error) if error.code() == ErrorCode::NotFound => {
+            Err(ApiError::new(ErrorCode::PreconditionFailed, error.detail()))
+        }
+        found => found.map(drop),
+    }
+}
+
 /// Returns a session of the caller.
 ///
 /// # Errors
@@ -152,8 +166,9 @@ fn token(lease: &Lease, name: &str) -> Result<StageToken> {
         .map_err(|error| ApiError::invalid(format!("'{name}' cannot be the name of a staged file: {error}")))
 }
 
-/// Makes changes, in their order, each with its own result. Files that follow one another are published together. After a change
-/// that failed and may succeed later none is made, since it might need that one; whoever asked asks again for all of these.
+/// Makes changes, in their order, each with its own result. Files that follow one another are published together, and what follows one
+/// another and does not depend on it is removed or described together. After a change that failed and may succeed later no other is
+/// begun, since it might need that one; whoever asked asks again for all of these.
 ///
 /// # Errors
 /// As [`renew`].
@@ -173,11 +188,16 @@ pub async fn change(
             break;
         }
     }
+    failpoint("mount.before_answer");
     let waits = || ApiError::new(ErrorCode::Conflict, "a change before it could not be made yet");
     results.resize_with(count, || Err(waits()));
-    let result = |result| match result {
+    let result = |result: Result<MountDone>| match result {
         Ok(done) => MountResult::Done(done),
-        Err(error) => MountResult::Failed(ApiError::to_problem(&error)),
+        Err(error) => {
+            // Whoever asked goes by the same as what decided here whether others were made after it.
+            let retryable = error.is_retryable();
+            MountResult::Failed(Problem { retryable, ..error.to_problem() })
+        }
     };
     Ok(results.into_iter().map(result).collect())
 }
@@ -203,7 +223,7 @@ fn runs(changes: Vec<MountChange>) -> Vec<Vec<MountChange>> {
     runs
 }
 
-/// Makes changes of one kind.
+/// Makes changes of one kind. There are fewer results than changes if one failed that may succeed later, and those behind it need it.
 async fn alike(
     app: &AppState,
     session: &Session,
@@ -223,43 +243,59 @@ async fn alike(
         Some(
             MountChange::Move { .. } | MountChange::MakeCollection { .. } | MountChange::MakeLink { .. },
         ) => {
-            let mut results = Vec::with_capacity(changes.len());
-            for change in changes {
-                results.push(one(app, session, change).await);
-            }
-            results
+            let steps = changes.into_iter().map(|change| vec![change]).collect();
+            in_steps(steps, |change| one(app, session, change)).await
         }
+        // Submitted side by side, they share a transaction.
         Some(MountChange::Remove { .. }) => {
-            let mut results = Vec::with_capacity(changes.len());
-            let mut side_by_side = Vec::new();
-            let mut parents = HashSet::new();
-            for change in &changes {
-                // A collection goes once what is in it has gone.
-                if parents.contains(change.path()) {
-                    results.extend(remove_all(app, session, std::mem::take(&mut side_by_side)).await);
-                    parents.clear();
-                }
-                parents.extend(change.path().parent());
-                side_by_side.push(change.path());
-            }
-            results.extend(remove_all(app, session, side_by_side).await);
-            results
+            in_steps(apart(changes), |change| remove(app, session, change)).await
         }
     }
 }
 
-/// Removes entries of which none is in another; submitted side by side, they share a transaction.
-async fn remove_all(app: &AppState, session: &Session, paths: Vec<&ObjectPath>) -> Vec<Result<MountDone>> {
-    futures::future::join_all(paths.into_iter().map(|path| remove(app, session, path))).await
+/// Cuts removals into steps; in none is an entry in another, since a collection goes once what is in it has gone.
+fn apart(removals: Vec<MountChange>) -> Vec<Vec<MountChange>> {
+    let mut steps: Vec<Vec<MountChange>> = Vec::new();
+    let mut parents = HashSet::new();
+    for change in removals {
+        if steps.is_empty() || parents.contains(change.path()) {
+            parents.clear();
+            steps.push(Vec::new());
+        }
+        parents.extend(change.path().parent());
+        if let Some(step) = steps.last_mut() {
+            step.push(change);
+        }
+    }
+    steps
+}
+
+/// Makes changes step by step, those of a step side by side, up to the step in which one failed that may succeed later.
+async fn in_steps<T, F>(steps: Vec<Vec<T>>, make: impl Fn(T) -> F) -> Vec<Result<MountDone>>
+where
+    F: Future<Output = Result<MountDone>>,
+{
+    let mut results: Vec<Result<MountDone>> = Vec::new();
+    for step in steps {
+        results.extend(futures::future::join_all(step.into_iter().map(&make)).await);
+        if results.iter().any(|result| result.as_ref().is_err_and(ApiError::is_retryable)) {
+            break;
+        }
+    }
+    results
 }
 
 /// Renames, makes a collection or link, or sets what its owner says of an object.
 async fn one(app: &AppState, session: &Session, change: MountChange) -> Result<MountDone> {
     let path = change.path().clone();
+    let entry = match &change {
+        MountChange::Move { entry, .. } => *entry,
+        _ => None,
+    };
     if let Some(home) = home_of_path(app, &path).await? {
         let request = match change {
-            MountChange::Move { from, to, overwrite } => {
-                let wanted = Move { from, to, overwrite, entry: None };
+            MountChange::Move { from, to, overwrite, entry } => {
+                let wanted = Move { from, to, overwrite, entry };
                 http::Request::post("/v1/move").body(serde_json::to_vec(&wanted).unwrap_or_default())
             }
             MountChange::SetAttributes { attributes, .. } => {
@@ -272,12 +308,16 @@ async fn one(app: &AppState, session: &Session, change: MountChange) -> Result<M
             }
             _ => http::Request::put(encode_path("/v1/collections", &path)).body(Vec::new()),
         };
-        return at_home(app, session, &home, request).await.map_err(|error| error.with_path(path));
+        let moved = at_home(app, session, &home, request).await;
+        return or_gone(app, &session.caller, &path, entry, moved)
+            .await
+            .map_err(|error| error.with_path(path));
     }
     let caller = &session.caller;
     let changed = match change {
-        MountChange::Move { from, to, overwrite } => {
-            app.catalog.rename(caller, &from, &to, RenameOptions::default().overwrite(overwrite)).await
+        MountChange::Move { from, to, overwrite, entry } => {
+            let options = RenameOptions::default().overwrite(overwrite).entry(entry);
+            app.catalog.rename(caller, &from, &to, options).await
         }
         MountChange::SetAttributes { attributes: wanted, .. } => {
             app.catalog.set_attributes(caller, &path, attributes(wanted)).await
@@ -285,16 +325,47 @@ async fn one(app: &AppState, session: &Session, change: MountChange) -> Result<M
         MountChange::MakeLink { target, .. } => app.catalog.create_link(caller, &path, target).await,
         change => app.catalog.create_collection(caller, change.path(), false).await,
     };
-    let changed = changed.map_err(|error| ApiError::from(error).with_path(&path))?;
+    let changed = changed.map_err(ApiError::from);
+    let changed =
+        or_gone(app, caller, &path, entry, changed).await.map_err(|error| error.with_path(&path))?;
     Ok(MountDone { entry: Some(changed.entry.id), ..done(changed.position) })
 }
 
-async fn remove(app: &AppState, session: &Session, path: &ObjectPath) -> Result<MountDone> {
+/// Tells it apart if a move lost a race, and is to be asked for again, or its entry is not where it was any more.
+async fn or_gone<T>(
+    app: &AppState,
+    caller: &Caller,
+    from: &ObjectPath,
+    entry: Option<EntryId>,
+    moved: Result<T>,
+) -> Result<T> {
+    match (moved, entry) {
+        (Err(error), Some(entry)) if error.code() == ErrorCode::Conflict => {
+            match app.catalog.stat(caller, from).await {
+                Ok(there) if there.id != entry => {
+                    let detail = format!("cannot move {from}: another entry is there by now");
+                    Err(ApiError::new(ErrorCode::NotFound, detail))
+                }
+                _ => Err(error),
+            }
+        }
+        (moved, _) => moved,
+    }
+}
+
+async fn remove(app: &AppState, session: &Session, change: MountChange) -> Result<MountDone> {
+    let MountChange::Remove { path, entry } = &change else {
+        return Err(ApiError::internal("only entries are removed"));
+    };
     if let Some(home) = home_of_path(app, path).await? {
-        let request = http::Request::delete(encode_path("/v1/entries", path)).body(Vec::new());
+        let mut uri = encode_path("/v1/entries", path);
+        if let Some(entry) = entry {
+            uri.push_str(&format!("?entry={entry}"));
+        }
+        let request = http::Request::delete(uri).body(Vec::new());
         return at_home(app, session, &home, request).await.map_err(|error| error.with_path(path));
     }
-    let removed = app.catalog.remove(&session.caller, path, RemoveOptions::default()).await;
+    let removed = app.catalog.remove(&session.caller, path, RemoveOptions::default().entry(*entry)).await;
     Ok(done(removed.map_err(|error| ApiError::from(error).with_path(path))?.position))
 }
 
@@ -506,4 +577,31 @@ async fn hash(store: &OpenStore, token: &StageToken, size: ByteCount) -> Result<
     }
     let staged = stage.finish().await?;
     Ok(Some((staged, hasher.finish())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn nothing_is_made_after_what_failed_and_may_succeed_later() {
+        // `mv log.1 log.2; mv log log.1`, while the catalog is away for a moment.
+        let made = Mutex::new(Vec::new());
+        let results = in_steps(vec![vec!["log.1"], vec!["log"]], |from| {
+            made.lock().unwrap().push(from);
+            std::future::ready(Err(ApiError::new(ErrorCode::CatalogUnavailable, "it is away")))
+        });
+        assert_eq!(results.await.len(), 1);
+        assert_eq!(made.into_inner().unwrap(), ["log.1"], "the older log is not overwritten");
+        let refused = |_| std::future::ready(Err(ApiError::new(ErrorCode::NotFound, "it is not there")));
+        assert_eq!(in_steps(vec![vec!["a", "b"], vec!["c"]], refused).await.len(), 3);
+    }
+
+    #[test]
+    fn a_collection_is_removed_after_what_is_in_it() {
+        let removal = |path: &str| MountChange::Remove { path: path.parse().unwrap(), entry: None };
+        let paths = ["/lab/a/x", "/lab/a/y", "/lab/a", "/lab/b"];
+        let steps = apart(paths.map(removal).into());
+        assert_eq!(steps.iter().map(Vec::len).collect::<Vec<_>>(), [2, 2]);
+    }
 }

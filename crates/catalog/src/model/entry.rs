@@ -185,12 +185,21 @@ pub struct RemoveOptions {
     pub recursive: bool,
     /// Only if this version is current. Default: whatever is there.
     pub if_version: Option<VersionId>,
+    /// Only this entry. A removal that is repeated because its answer was lost then leaves alone what took its place.
+    /// Default: whatever is there.
+    pub entry: Option<EntryId>,
 }
 
 impl RemoveOptions {
     /// Sets [`RemoveOptions::recursive`].
     pub fn recursive(mut self, recursive: bool) -> Self {
         self.recursive = recursive;
+        self
+    }
+
+    /// Sets [`RemoveOptions::entry`].
+    pub fn entry(mut self, entry: Option<EntryId>) -> Self {
+        self.entry = entry;
         self
     }
 

@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use crate::mounted::{
     Mounted, can_mount, command, listing, run, site, site_far_away, soon, to_mount, unmount, until_listed,
-    with_store,
+    with_store, xattr,
 };
 
 #[test]
@@ -366,4 +366,106 @@ fn a_mount_that_somebody_else_takes_off_publishes_what_was_written() {
     unmount(&mount.root());
     mount.wait();
     assert_eq!(listing(&site).len(), 50);
+}
+
+#[test]
+fn what_came_after_a_change_whose_answer_was_lost_stays() {
+    if !can_mount() {
+        return;
+    }
+    if !cfg!(debug_assertions) {
+        eprintln!("SKIPPED: failpoints are only in builds with debug assertions");
+        return;
+    }
+    for request in 1..=3 {
+        let (mut site, folder) = (site(), tempfile::tempdir().unwrap());
+        let mount = Mounted::start(&site, folder.path(), &[]);
+        for name in ["file", "log", "tmp"] {
+            fs::write(mount.path(name), format!("old {name}")).unwrap();
+        }
+        until_listed(&site, &["/lab/file 8", "/lab/log 7", "/lab/tmp 7"]);
+        assert!(site.stop().success());
+        let failpoint = format!("mount.before_answer:{request}");
+        site.set_environment(vec![("PERCALE_FAILPOINT".into(), failpoint.into())]);
+        site.restart();
+        // While the removal is on its way the rest waits.
+        rustix::process::kill_process(site.pid(), Signal::STOP).unwrap();
+        fs::remove_file(mount.path("file")).unwrap();
+        std::thread::sleep(Duration::from_millis(200));
+        fs::write(mount.path("file"), "new").unwrap();
+        fs::rename(mount.path("log"), mount.path("log.1")).unwrap();
+        fs::write(mount.path("log"), "second").unwrap();
+        fs::rename(mount.path("tmp"), mount.path("moved")).unwrap();
+        fs::remove_file(mount.path("moved")).unwrap();
+        fs::write(mount.path("moved"), "again").unwrap();
+        rustix::process::kill_process(site.pid(), Signal::CONT).unwrap();
+        assert!(!site.wait_for_end().success(), "{request}");
+        site.set_environment(Vec::new());
+        site.restart();
+        until_listed(&site, &["/lab/file 3", "/lab/log 6", "/lab/log.1 7", "/lab/moved 5"]);
+        for (name, text) in [("file", "new"), ("log", "second"), ("log.1", "old log"), ("moved", "again")] {
+            assert_eq!(run(&site, &["cat", &format!("percale:/lab/{name}")]), text, "{request}: {name}");
+        }
+        mount.stop();
+        assert_eq!(listing(&site).len(), 4);
+    }
+}
+
+#[test]
+fn what_lost_its_name_while_it_was_open_does_not_come_back() {
+    for site in [site, site_far_away] {
+        let Some((site, folder)) = to_mount(site) else { return };
+        let mount = Mounted::start(&site, folder.path(), &[]);
+        fs::write(mount.path("target"), "old").unwrap();
+        soon("it to be published", || xattr(&mount.path("target"), "state") == "published");
+        let mut replaced = File::options().append(true).open(mount.path("target")).unwrap();
+        replaced.write_all(b" and stale").unwrap();
+        fs::write(mount.path("new"), "new one").unwrap();
+        fs::rename(mount.path("new"), mount.path("target")).unwrap();
+        let mut removed = File::create(mount.path("removed")).unwrap();
+        removed.write_all(b"stale").unwrap();
+        fs::remove_file(mount.path("removed")).unwrap();
+        until_listed(&site, &["/lab/target 7"]);
+        mount.kill();
+        drop((replaced, removed));
+        let mount = Mounted::start(&site, folder.path(), &[]);
+        fs::write(mount.path("other"), "other").unwrap();
+        until_listed(&site, &["/lab/other 5", "/lab/target 7"]);
+        mount.stop();
+        assert_eq!(listing(&site), ["/lab/other 5", "/lab/target 7"]);
+        assert_eq!(run(&site, &["cat", "percale:/lab/target"]), "new one");
+    }
+}
+
+#[test]
+fn who_syncs_a_directory_is_told_that_the_site_is_away() {
+    let Some((mut site, folder)) = to_mount(site) else { return };
+    let mount = Mounted::start(&site, folder.path(), &[]);
+    publish_one(&site, &mount);
+    let directory = File::open(mount.path("dir")).unwrap();
+    directory.sync_all().unwrap();
+    site.kill();
+    fs::write(mount.path("dir/b"), "two").unwrap();
+    let told = directory.sync_all().unwrap_err();
+    assert_eq!(told.raw_os_error(), Some(rustix::io::Errno::HOSTDOWN.raw_os_error()));
+    site.spawn();
+    site.wait_until_ready();
+    directory.sync_all().unwrap();
+    assert_eq!(listing(&site), ["/lab/dir -", "/lab/dir/a 3", "/lab/dir/b 3"]);
+}
+
+#[test]
+fn a_mount_whose_session_is_over_says_so_instead_of_losing_names() {
+    let Some((site, folder)) = to_mount(site) else { return };
+    let mount = Mounted::start(&site, folder.path(), &[]);
+    publish_one(&site, &mount);
+    run(&site, &["mkdir", "percale:/lab/dir/deep"]);
+    soon("what others make", || mount.path("dir/deep").exists());
+    let log = fs::read_to_string(folder.path().join("state/staged.jsonl")).unwrap();
+    let session: Value = serde_json::from_str(log.lines().next().unwrap()).unwrap();
+    let session = session["session"]["id"].as_str().unwrap().to_owned();
+    run(&site, &["api", "DELETE", &format!("/v1/mounts/{session}")]);
+    let told = fs::read_dir(mount.path("dir/deep")).unwrap_err();
+    assert_eq!(told.raw_os_error(), Some(rustix::io::Errno::IO.raw_os_error()));
+    assert_eq!(fs::read_to_string(mount.path("dir/a")).unwrap(), "one", "what is known stays");
 }

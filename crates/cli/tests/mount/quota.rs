@@ -40,6 +40,10 @@ fn a_quota_is_the_size_of_the_disk_and_no_more_is_written() {
     let made = AtomicUsize::new(0);
     let make = || File::create_new(mount.path(&format!("empty-{}", made.fetch_add(1, Ordering::Relaxed))));
     soon("the refusal", || make().is_err_and(|refused| refused.kind() == ErrorKind::QuotaExceeded));
+    let directory = File::open(mount.root()).unwrap();
+    assert_eq!(directory.sync_all().unwrap_err().kind(), ErrorKind::QuotaExceeded);
+    directory.sync_all().unwrap();
+    drop(directory);
     // What is there can be read, made smaller and removed; what was refused is not lost.
     assert_eq!(fs::read(mount.path("first")).unwrap(), content);
     assert_eq!(fs::read(mount.path("second")).unwrap(), content);

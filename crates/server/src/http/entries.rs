@@ -165,7 +165,7 @@ struct ListQuery {
     #[serde(default)]
     #[param(value_type = Option<bool>)]
     replicas: Flag,
-    /// The session of a mount, which is also told where the copies lie.
+    /// The session of a mount, which is also told where the copies lie; `precondition_failed` if there is none.
     #[param(value_type = Option<String>)]
     mount: Option<LeaseId>,
 }
@@ -193,7 +193,7 @@ async fn list(
         false => None,
     };
     if let (Some(known), Some(mount)) = (&mut replicas, query.mount) {
-        crate::mounts::find(&app, &caller, mount).await?;
+        crate::mounts::require(&app, &caller, mount).await?;
         known.with_keys = true;
     }
     let entries = listed.items.into_iter().map(|Listed { path, entry, replicas: copies }| {
@@ -293,6 +293,8 @@ struct RemoveQuery {
     #[serde(default)]
     #[param(value_type = Option<bool>)]
     recursive: Flag,
+    /// Only the entry with this id: if another is there, it is not found. The request may then be repeated.
+    entry: Option<u64>,
 }
 
 /// Removes an entry. `If-Match` is honoured for objects.
@@ -315,7 +317,8 @@ async fn remove_entry(
 ) -> Result<Response> {
     let if_version = matched(&app, &caller, &path, &headers).await?;
     let recursive = query.recursive.0;
-    let options = RemoveOptions::default().recursive(recursive).if_version(if_version);
+    let entry = query.entry.map(EntryId);
+    let options = RemoveOptions::default().recursive(recursive).if_version(if_version).entry(entry);
     match app.catalog.remove(&caller, &path, options).await {
         Ok(removed) => Ok((StatusCode::NO_CONTENT, position_header(removed.position)).into_response()),
         Err(error) if recursive && error.code() == ErrorCode::Unsupported => {
