@@ -4,6 +4,7 @@ use std::collections::{HashSet, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use fuser::Errno;
+use percale_api::attributes::AttributeChange;
 use percale_api::mounts::{MountChange, MountChanges, MountDone};
 use percale_api::uploads::Condition;
 use percale_core::ids::EntryId;
@@ -65,6 +66,8 @@ impl Staged {
 pub enum Change {
     /// A file becomes a version.
     Publish(Staged),
+    /// People say something of an object that was not in the catalog when they did.
+    Say(ObjectPath, AttributeChange),
     /// Anything else.
     Name(MountChange),
 }
@@ -74,6 +77,7 @@ impl Change {
     fn paths(&self) -> (&ObjectPath, Option<&ObjectPath>) {
         match self {
             Self::Publish(staged) => (&staged.path, None),
+            Self::Say(path, _) => (path, None),
             Self::Name(change @ MountChange::Move { to, .. }) => (change.path(), Some(to)),
             Self::Name(change) => (change.path(), None),
         }
@@ -82,7 +86,7 @@ impl Change {
     /// Takes over that a collection has another path. Tells whether the change is of something there.
     fn moved(&mut self, from: &ObjectPath, to: &ObjectPath) -> bool {
         let (path, other) = match self {
-            Self::Publish(Staged { path, .. }) => (path, None),
+            Self::Publish(Staged { path, .. }) | Self::Say(path, _) => (path, None),
             Self::Name(change) => match change {
                 MountChange::Move { from, to, .. } => (from, Some(to)),
                 MountChange::Publish { path, .. }
@@ -441,11 +445,11 @@ fn is_away(code: ErrorCode) -> bool {
     matches!(code, ErrorCode::SiteUnavailable | ErrorCode::Timeout)
 }
 
-/// Returns how many changes go into the next request: as many as it may have, but a file of the spool goes alone, a directory that is
-/// moved last, and no two at one path. A request whose answer was lost is sent again, after the site made all of it: a removal must not
-/// find what came after it then, nor a publication what its file became after that.
+/// Returns how many changes go into the next request: as many as it may have, but a file of the spool goes alone, as does what is said of
+/// a file, a directory that is moved last, and no two at one path. A request whose answer was lost is sent again, after the site made all
+/// of it: a removal must not find what came after it then, nor a publication what its file became after that.
 fn batch_len(waiting: &VecDeque<Waiting>) -> usize {
-    if waiting.front().is_some_and(|first| is_spooled(&first.change)) {
+    if waiting.front().is_some_and(|first| goes_alone(&first.change)) {
         return 1;
     }
     let mut known = HashSet::new();
@@ -453,7 +457,7 @@ fn batch_len(waiting: &VecDeque<Waiting>) -> usize {
     for one in waiting.iter().take(MountChanges::MOST) {
         let (path, other) = one.change.paths();
         let is_new = known.insert(path) && other.is_none_or(|other| known.insert(other));
-        if !is_new || is_spooled(&one.change) {
+        if !is_new || goes_alone(&one.change) {
             break;
         }
         count += 1;
@@ -462,6 +466,11 @@ fn batch_len(waiting: &VecDeque<Waiting>) -> usize {
         }
     }
     count
+}
+
+/// Tells whether a change is a request of its own.
+fn goes_alone(change: &Change) -> bool {
+    is_spooled(change) || matches!(change, Change::Say(..))
 }
 
 /// Tells whether a change publishes a file of the spool.
@@ -561,7 +570,7 @@ mod tests {
             .map(|waiting| match &waiting.change {
                 Change::Publish(staged) => staged.path.to_string(),
                 Change::Name(MountChange::Move { from, to, .. }) => format!("{from} {to}"),
-                Change::Name(_) => String::new(),
+                _ => String::new(),
             })
             .collect();
         assert_eq!(paths, ["/lab/b/x", "/lab/ab", "/lab/b/x /lab/b/y"]);
@@ -574,7 +583,9 @@ mod tests {
         };
         let batches = |all: Vec<Change>| {
             let changes = Changes::default();
-            all.into_iter().for_each(|change| drop(changes.push(change, Vec::new(), None)));
+            for change in all {
+                changes.push(change, Vec::new(), None);
+            }
             let mut lens = Vec::new();
             while changes.has_waiting() {
                 lens.push(batch_len(&changes.queue().waiting));
@@ -620,7 +631,7 @@ mod tests {
         changes.moved(&"/lab/a".parse().unwrap(), &"/lab/b".parse().unwrap());
         let path = |change: &Change| match change {
             Change::Publish(staged) => staged.path.to_string(),
-            Change::Name(_) => String::new(),
+            _ => String::new(),
         };
         let refused = Refused { code: ErrorCode::NotFound, detail: String::new(), is_retryable: false };
         let (ended, is_again) = changes.sent(sent, vec![Err(refused)], |_| true, |_, _| false);

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use fuser::BackingId;
+use percale_api::attributes::AttributeChange;
 use percale_api::entries::Content;
 use percale_core::{FileMode, Timestamp};
 
@@ -27,6 +28,8 @@ pub struct Object {
     pub mode: Option<FileMode>,
     /// When its attributes were last changed through this mount.
     pub changed: Option<SystemTime>,
+    /// What people said of it before it was in the catalog, which is told when it is.
+    pub said: Option<AttributeChange>,
 }
 
 /// A copy that this host sees.

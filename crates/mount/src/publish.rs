@@ -58,7 +58,7 @@ fn may_pass(shared: &Shared, change: &Change, refused: &Refused) -> bool {
     let is_gone = match change {
         // Removed while it was on its way.
         Change::Publish(staged) => shared.session.stat_written(&staged.place).is_err(),
-        Change::Name(_) => false,
+        Change::Say(..) | Change::Name(_) => false,
     };
     let is_over = is_gone && refused.code == ErrorCode::VersionChanged;
     refused.is_retryable && !is_over && shared.session.lost().is_none()
@@ -87,7 +87,12 @@ async fn send(shared: &Shared, batch: &[Sent]) -> Vec<Result<MountDone, Refused>
     {
         return vec![upload(shared, staged).await];
     }
+    if let [Sent { change: Change::Say(path, said), .. }] = batch {
+        let said = shared.session.client.change_attributes(path, said).await;
+        return vec![said.map(|_| MountDone::default()).map_err(not_done)];
+    }
     let wire = |change: &Change| match change {
+        Change::Say(..) => None,
         Change::Name(change) => Some(change.clone()),
         Change::Publish(staged) if staged.place.is_the_copy() => Some(MountChange::Written {
             path: staged.path.clone(),
@@ -129,6 +134,15 @@ fn refused(problem: Problem) -> Refused {
     Refused { code: problem.error_code(), is_retryable: problem.retryable, detail: problem.detail }
 }
 
+/// Returns why a request of its own came to nothing.
+fn not_done(error: percale_client::Error) -> Refused {
+    Refused {
+        code: error.code(),
+        detail: error.to_string(),
+        is_retryable: error.retry() != Retry::Permanent || error.code().is_retryable(),
+    }
+}
+
 /// Uploads a file of the spool.
 async fn upload(shared: &Shared, staged: &Staged) -> Result<MountDone, Refused> {
     let local = shared.session.spooled(&staged.place.token);
@@ -136,26 +150,21 @@ async fn upload(shared: &Shared, staged: &Staged) -> Result<MountDone, Refused> 
     // Where something must not be there yet, the same bytes may: they are what was sent before, if the answer was lost.
     options.overwrite = staged.condition != Condition::New;
     let client = &shared.session.client;
-    let failed = |error: percale_client::Error| Refused {
-        code: error.code(),
-        detail: error.to_string(),
-        is_retryable: error.retry() != Retry::Permanent || error.code().is_retryable(),
-    };
     if let Some(parent) = staged.path.parent().filter(|_| !is_parent_known(shared, staged.node)) {
         // An upload makes the collections above it, also where others have moved or removed them.
-        client.stat(&parent).await.map_err(failed)?;
+        client.stat(&parent).await.map_err(not_done)?;
     }
-    let report = client.put_file(&local, &staged.path, &options).await.map_err(failed)?;
+    let report = client.put_file(&local, &staged.path, &options).await.map_err(not_done)?;
     if let Some(Item { outcome: Outcome::Failed(error), .. }) = report.failures.into_iter().next() {
-        return Err(failed(error));
+        return Err(not_done(error));
     }
-    let entry = client.stat(&staged.path).await.map_err(failed)?;
+    let entry = client.stat(&staged.path).await.map_err(not_done)?;
     let content = entry.content.as_ref();
     if content.is_some_and(|content| content.mode != Some(staged.mode)) {
         // The spooled file has others: this process must be able to write it again.
         let attributes = Attributes { mtime: None, mode: Some(staged.mode) };
         let change = MountChange::SetAttributes { path: staged.path.clone(), attributes };
-        let told = client.change_by_mount(shared.session.id(), vec![change]).await.map_err(failed)?;
+        let told = client.change_by_mount(shared.session.id(), vec![change]).await.map_err(not_done)?;
         if let Some(MountResult::Failed(problem)) = told.into_iter().next() {
             return Err(refused(problem));
         }
@@ -207,7 +216,10 @@ fn end(shared: &Shared, Ended { number, sent, now, names, answer, outcome }: End
     match (&sent, &outcome) {
         (Change::Publish(staged), Ok(done)) => published(shared, number, staged, done),
         (Change::Publish(staged), Err(refused)) => failed(shared, number, staged, (refused, &now)),
-        (Change::Name(_), Ok(_)) => {}
+        (Change::Say(..) | Change::Name(_), Ok(_)) => {}
+        (Change::Say(path, _), Err(refused)) => {
+            tracing::error!(%path, code = %refused.code, error = refused.detail, "what a program said of a file is not kept");
+        }
         // Somebody else was faster, or it was removed before it was published.
         (Change::Name(MountChange::Remove { .. } | MountChange::SetAttributes { .. }), Err(refused))
             if refused.code == ErrorCode::NotFound => {}
@@ -273,6 +285,11 @@ fn published(shared: &Shared, number: u64, staged: &Staged, done: &MountDone) {
         }
     }
     state.names.changed_version(staged.node);
+    let said = state.names.object_mut(staged.node).and_then(|object| object.said.take());
+    let said = said.filter(|said| !said.set.is_empty());
+    if let (Some(said), Some(path)) = (said, shared.path(&state, staged.node)) {
+        shared.submit(&mut state, Change::Say(path, said), Vec::new());
+    }
     state.names.drop_unused(staged.node);
 }
 

@@ -1,6 +1,7 @@
 //! Extended attributes: `user.percale.*`, which tell what is known of a file, and all others of `user.*`, which are what people say of it
 //! in the fabric (docs/search.md).
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use fuser::Errno;
@@ -11,7 +12,7 @@ use rustix::fs::XattrFlags;
 
 use crate::error::errno;
 use crate::names::NodeId;
-use crate::state::Shared;
+use crate::state::{Shared, State};
 
 /// What begins the names of what is known.
 const PREFIX: &str = "user.percale.";
@@ -92,7 +93,14 @@ pub fn names(shared: &Shared, node: NodeId) -> String {
 pub async fn value(shared: &Shared, node: NodeId, name: Name) -> Result<String, Errno> {
     match name {
         Name::Known(attribute) => known(shared, node, attribute).await,
-        Name::Said(name) => said(shared, &published(shared, node).await?, &name).await?.ok_or(Errno::ENODATA),
+        Name::Said(name) => {
+            let path = published(shared, node).await?;
+            if let Some(values) = waiting(&mut shared.state(), node, |said| said.get(&name).cloned()) {
+                let values = values.filter(|values| !values.is_empty()).ok_or(Errno::ENODATA)?;
+                return Ok(in_lines(&values));
+            }
+            said(shared, &path, &name).await?.ok_or(Errno::ENODATA)
+        }
     }
 }
 
@@ -123,6 +131,20 @@ pub async fn set(
         }
     };
     let path = published(shared, node).await?;
+    let kept = waiting(&mut shared.state(), node, |said| {
+        let is_there = said.get(&name).is_some_and(|values| !values.is_empty());
+        if is_there && flags.contains(XattrFlags::CREATE) {
+            return Err(Errno::EEXIST);
+        }
+        if !is_there && (values.is_empty() || flags.contains(XattrFlags::REPLACE)) {
+            return Err(Errno::ENODATA);
+        }
+        said.insert(name.clone(), values.clone());
+        Ok(())
+    });
+    if let Some(kept) = kept {
+        return kept;
+    }
     if values.is_empty() || flags.intersects(XattrFlags::CREATE | XattrFlags::REPLACE) {
         let is_there = said(shared, &path, &name).await?.is_some();
         if is_there && flags.contains(XattrFlags::CREATE) {
@@ -135,6 +157,21 @@ pub async fn set(
     let change = AttributeChange { set: [(name, values)].into() };
     let changed = shared.session.client.change_attributes(&path, &change).await;
     changed.map(drop).map_err(|error| errno(error.code()))
+}
+
+/// Looks at what was said of a file that is not in the catalog yet, such as one that a program still writes; nothing of others.
+fn waiting<T>(
+    state: &mut State,
+    node: NodeId,
+    look: impl FnOnce(&mut BTreeMap<AttributeName, Vec<AttributeValue>>) -> T,
+) -> Option<T> {
+    state.names.get(node).filter(|node| node.is_linked && node.entry.is_none())?;
+    let object = state.names.object_mut(node)?;
+    Some(look(&mut object.said.get_or_insert_default().set))
+}
+
+fn in_lines(values: &[AttributeValue]) -> String {
+    values.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
 }
 
 /// Returns the path of a node, once what was done to it here is known to the site.
@@ -150,7 +187,7 @@ async fn published(shared: &Shared, node: NodeId) -> Result<ObjectPath, Errno> {
 async fn said(shared: &Shared, path: &ObjectPath, name: &AttributeName) -> Result<Option<String>, Errno> {
     let attributes = shared.session.client.attributes(path).await.map_err(|error| errno(error.code()))?;
     let said = attributes.into_iter().find(|one| one.name == *name && one.source == Source::Person);
-    Ok(said.map(|one| one.values.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")))
+    Ok(said.map(|one| in_lines(&one.values)))
 }
 
 async fn known(shared: &Shared, node: NodeId, attribute: Attribute) -> Result<String, Errno> {

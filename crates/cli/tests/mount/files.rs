@@ -280,6 +280,32 @@ fn what_is_said_of_a_file_is_said_in_the_fabric() {
 }
 
 #[test]
+fn what_is_said_of_a_file_that_is_still_written_is_told_with_it() {
+    use rustix::fs::{XattrFlags, fremovexattr, fsetxattr, getxattr};
+    use rustix::io::Errno;
+    for site in [site, site_far_away] {
+        let Some((site, folder)) = to_mount(site) else { return };
+        let mount = Mounted::start(&site, folder.path(), &[]);
+        let path = mount.path("a.nc");
+        // As `cp -a` and `tar --xattrs` do.
+        let file = File::create(&path).unwrap();
+        let set = |name: &str, value: &str, flags| fsetxattr(&file, name, value.as_bytes(), flags);
+        set("user.instrument", "MODIS", XattrFlags::empty()).unwrap();
+        set("user.draft", "true", XattrFlags::CREATE).unwrap();
+        assert_eq!(set("user.draft", "true", XattrFlags::CREATE), Err(Errno::EXIST));
+        fremovexattr(&file, "user.draft").unwrap();
+        assert_eq!(fremovexattr(&file, "user.draft"), Err(Errno::NODATA));
+        let mut value = [0_u8; 64];
+        let len = getxattr(&path, "user.instrument", &mut value[..]).unwrap();
+        assert_eq!(&value[..len], b"MODIS");
+        fs::rename(&path, mount.path("b.nc")).unwrap();
+        drop(file);
+        mount.stop();
+        assert!(run(&site, &["meta", "get", "percale:/lab/b.nc"]).contains("MODIS"));
+    }
+}
+
+#[test]
 fn attributes_are_kept() {
     let Some((site, folder)) = to_mount(site) else { return };
     let mount = Mounted::start(&site, folder.path(), &[]);
