@@ -95,6 +95,8 @@ fn every_query_can_be_written_as_a_filter() {
         "bbox:(-10,35,30,60) time:2019-06..2019-08",
         "bbox:(170,-10,-170,10) near:(11.6,48.1,50km)",
         "path:/climate/** NOT site:lrz",
+        "path:/climate/*/x?.nc path LIKE '/a/%' NOT path LIKE '%[x]{y}*'",
+        "level:{500 TO 850] size:[* TO 1kB}",
         "replicas<2 policy:*",
         "hash:sha-256:9f86d0*",
         "day_night IN (day, night) AND level BETWEEN 500 AND 850",
@@ -118,6 +120,13 @@ fn every_query_can_be_written_as_a_filter() {
         {"op": "=", "args": [{"property": "date"}, {"op": "read", "args": ["2017"]}]},
     ]});
     assert_eq!(filter, expected);
+}
+
+#[test]
+fn patterns_of_paths_stay_what_they_are() {
+    assert_eq!(text("glob(path, '/a/*/x.nc')"), query("path:/a/*/x.nc"));
+    assert_eq!(text("path LIKE '/a/%'"), query("path LIKE '/a/%'"));
+    assert_eq!(json(&write(&query("path:/a/**"))), query("path:/a/**"));
 }
 
 #[test]
