@@ -285,8 +285,8 @@ fn a_member_that_cannot_be_read_costs_nothing_of_what_was_read_before() {
     );
     has(&found, &["g.note=deep (text)"]);
     let mut broken = made::HDF5.to_vec();
-    let headers = broken.windows(4).enumerate().filter(|(_, four)| four == b"OHDR").map(|(at, _)| at);
-    let child = headers.last().unwrap();
+    let mut headers = broken.windows(4).enumerate().filter(|(_, four)| four == b"OHDR").map(|(at, _)| at);
+    let child = headers.next_back().unwrap();
     broken[child] = b'x';
     let found = read("x.h5", &broken);
     has(&found, &["format=hdf5 (text)", "title=small (text)", "levels=500, 850 (integer)"]);
