@@ -25,6 +25,8 @@ use crate::rows::{lease, task};
 
 /// Longest wait before a new attempt.
 const MAX_WAIT: Duration = Duration::from_secs(300);
+/// Tasks that are ended together, at most.
+const MAX_ENDED: usize = 100;
 /// Most tasks or items in a page.
 const MAX_PAGE: usize = 1000;
 
@@ -65,7 +67,7 @@ impl Catalog {
     /// - Owners take turns: it is one of the owner of whom the fewest tasks run, then of the one whose last turn is the
     ///   longest ago; of these the task that has waited longest.
     /// - Of no owner do more than `per_owner` run under this lease.
-    /// - Those behind their deadline fail, also while they wait for another attempt.
+    /// - Those behind their deadline are passed over ([`Catalog::end_overdue_tasks`]).
     ///
     /// # Errors
     /// `LeaseExpired`.
@@ -76,6 +78,16 @@ impl Catalog {
         per_owner: Option<u32>,
     ) -> Result<Option<Task>> {
         self.change(Claim { holder, kinds: kinds.to_vec(), per_owner }).await
+    }
+
+    /// Ends tasks that wait, for a worker or for another attempt, though their deadline is over. Returns how many.
+    pub async fn end_overdue_tasks(&self) -> Result<usize> {
+        let mut ended = 0;
+        // Mostly there is none, and nothing is written.
+        while self.ask(IsAnyOverdue).await? {
+            ended += self.change(EndOverdue).await?;
+        }
+        Ok(ended)
     }
 
     /// Records what was done, and returns the task.
@@ -263,31 +275,55 @@ impl Change for Claim {
         let TaskHolder { lease, fence } = self.holder;
         prove_lease(batch, lease, fence).await?;
         let now = batch.now();
-        loop {
-            let next = task::next(batch.tx, now, self.kinds.clone(), lease, self.per_owner).await?;
-            let Some(mut task) = next else { return Ok(None) };
-            if task.deadline.is_some_and(|deadline| deadline <= now) {
-                let detail = "its deadline passed before it could be done".to_owned();
-                let fault = TaskFault { code: ErrorCode::WaitTimeout, detail };
-                end(batch, &mut task, TaskState::Failed, Some(fault)).await?;
-                continue;
-            }
-            task.state = TaskState::Running;
-            task.lease = Some(lease);
-            task.attempt += 1;
-            // Until it achieves something; a server that dies cannot say any more.
-            task.vain += 1;
-            task.changed = now;
-            task::update(batch.tx, &task).await?;
-            task::claimed(batch.tx, task.id, now).await?;
-            let detail = json!({ "v": 1, "attempt": task.attempt, "lease": lease });
-            task::insert_event(batch.tx, task.id, now, "claimed", &detail).await?;
-            return Ok(Some(task));
-        }
+        let next = task::next(batch.tx, now, self.kinds.clone(), lease, self.per_owner).await?;
+        let Some(mut task) = next else { return Ok(None) };
+        task.state = TaskState::Running;
+        task.lease = Some(lease);
+        task.attempt += 1;
+        // Until it achieves something; a server that dies cannot say any more.
+        task.vain += 1;
+        task.changed = now;
+        task::update(batch.tx, &task).await?;
+        task::claimed(batch.tx, task.id, now).await?;
+        let detail = json!({ "v": 1, "attempt": task.attempt, "lease": lease });
+        task::insert_event(batch.tx, task.id, now, "claimed", &detail).await?;
+        Ok(Some(task))
     }
 
     fn finish(self, task: Option<Task>, _written: &Written) -> Option<Task> {
         task
+    }
+}
+
+struct IsAnyOverdue;
+
+impl Query for IsAnyOverdue {
+    type Out = bool;
+
+    async fn run<T: Tx>(&self, tx: &T) -> Result<bool> {
+        task::is_any_overdue(tx, tx.now()).await
+    }
+}
+
+struct EndOverdue;
+
+impl Change for EndOverdue {
+    type Draft = usize;
+    type Out = usize;
+
+    async fn run<T: Tx>(&self, batch: &mut Batch<'_, T>) -> Result<usize> {
+        let overdue = task::overdue(batch.tx, batch.now(), MAX_ENDED).await?;
+        let count = overdue.len();
+        for mut task in overdue {
+            let detail = "its deadline passed before it could be done".to_owned();
+            let fault = TaskFault { code: ErrorCode::Timeout, detail };
+            end(batch, &mut task, TaskState::Failed, Some(fault)).await?;
+        }
+        Ok(count)
+    }
+
+    fn finish(self, count: usize, _written: &Written) -> usize {
+        count
     }
 }
 
@@ -452,7 +488,10 @@ impl Change for Steer {
         let now: Timestamp = batch.now();
         task.state = TaskState::Queued;
         (task.cursor, task.fault, task.progress) = (None, None, TaskProgress::default());
-        (task.attempt, task.vain, task.not_before, task.changed) = (0, 0, now, now);
+        // Attempts are counted on: what an earlier one made is not taken for somebody else's.
+        (task.vain, task.not_before, task.changed) = (0, now, now);
+        // To try again what came too late is to want it late.
+        task.deadline = task.deadline.filter(|deadline| *deadline > now);
         task::forget_items(batch.tx, *id).await?;
         task::update(batch.tx, &task).await?;
         task::insert_event(batch.tx, *id, now, "retried", &json!({ "v": 1 })).await?;

@@ -1,7 +1,7 @@
 //! What the bytes between this site and others have to keep to, whichever task or reader moves them.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use percale_core::Timestamp;
 use percale_core::ids::SiteId;
@@ -19,6 +19,8 @@ pub struct Traffic {
     pub out: Arc<Bucket>,
     per_source: usize,
     sources: Mutex<HashMap<SiteId, Arc<Semaphore>>>,
+    /// Of each owner at each source, while they have turns there.
+    shares: Mutex<HashMap<(SiteId, String), Weak<Semaphore>>>,
 }
 
 impl Traffic {
@@ -34,6 +36,7 @@ impl Traffic {
             out: Arc::new(bucket()),
             per_source: config.per_source,
             sources: Mutex::default(),
+            shares: Mutex::default(),
         }
     }
 
@@ -41,5 +44,19 @@ impl Traffic {
     pub fn source(&self, site: SiteId) -> Arc<Semaphore> {
         let mut sources = self.sources.lock().unwrap_or_else(PoisonError::into_inner);
         sources.entry(site).or_insert_with(|| Arc::new(Semaphore::new(self.per_source))).clone()
+    }
+
+    /// Returns what the tasks of one owner take a permit of before that, one fewer than there are in all: who comes with a short task does not
+    /// wait for long ones that are all of somebody else.
+    pub fn share(&self, site: SiteId, owner: &str) -> Arc<Semaphore> {
+        let mut shares = self.shares.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = (site, owner.to_owned());
+        if let Some(share) = shares.get(&key).and_then(Weak::upgrade) {
+            return share;
+        }
+        shares.retain(|_, share| share.strong_count() > 0);
+        let share = Arc::new(Semaphore::new(self.per_source.saturating_sub(1).max(1)));
+        shares.insert(key, Arc::downgrade(&share));
+        share
     }
 }

@@ -61,7 +61,7 @@ macro_rules! turn {
     ($kinds:literal) => {
         concat!(
             "WITH ready AS (SELECT DISTINCT q.owner FROM task q WHERE q.state = 'queued' \
-             AND (q.not_before <= $1 OR q.deadline <= $1) AND ",
+             AND q.not_before <= $1 AND (q.deadline IS NULL OR q.deadline > $1) AND ",
             $kinds,
             "), turn AS (SELECT ready.owner, \
              (SELECT COUNT(*) FROM task r WHERE r.state = 'running' AND r.owner = ready.owner) AS running, \
@@ -70,7 +70,7 @@ macro_rules! turn {
              SELECT ",
             columns!(),
             " FROM task t JOIN turn u ON u.owner = t.owner WHERE t.state = 'queued' \
-             AND (t.not_before <= $1 OR t.deadline <= $1) AND u.here < $4 AND "
+             AND t.not_before <= $1 AND (t.deadline IS NULL OR t.deadline > $1) AND u.here < $4 AND "
         )
     };
 }
@@ -87,6 +87,20 @@ static NEXT: Sql = Sql::each(
          ORDER BY u.running, COALESCE(u.last, 0), t.not_before, t.id LIMIT 1 FOR UPDATE OF t SKIP LOCKED"
     ),
 );
+static OVERDUE: Sql = Sql::each(
+    concat!(
+        "SELECT ",
+        columns!(),
+        " FROM task t WHERE t.state = 'queued' AND t.deadline <= $1 ORDER BY t.id LIMIT $2"
+    ),
+    concat!(
+        "SELECT ",
+        columns!(),
+        " FROM task t WHERE t.state = 'queued' AND t.deadline <= $1 ORDER BY t.id LIMIT $2 FOR UPDATE SKIP LOCKED"
+    ),
+);
+static IS_OVERDUE: Sql =
+    Sql::both("SELECT t.deadline FROM task t WHERE t.state = 'queued' AND t.deadline <= $1 LIMIT 1");
 static CLAIMED: Sql = Sql::both("UPDATE task SET claimed = $1 WHERE id = $2");
 static UNDER_LEASE: Sql = Sql::each(
     concat!("SELECT ", columns!(), " FROM task t WHERE t.lease = $1 AND t.state = 'running' ORDER BY t.id"),
@@ -102,7 +116,7 @@ static INSERT: Sql = Sql::both(
 );
 static UPDATE: Sql = Sql::both(
     "UPDATE task SET state = $1, cursor = $2, progress = $3, fault = $4, lease = $5, attempt = $6, vain = $7, \
-     not_before = $8, changed = $9 WHERE id = $10",
+     not_before = $8, deadline = $9, changed = $10 WHERE id = $11",
 );
 static PRUNE: Sql = Sql::both(
     "DELETE FROM task WHERE changed < $1 AND state IN ('succeeded', 'partial', 'failed', 'cancelled')",
@@ -223,6 +237,16 @@ pub(crate) async fn next<T: Tx>(
     Ok(decode_all(tx.query(&NEXT, params).await?)?.pop())
 }
 
+/// Returns tasks that wait though their deadline is over, at most so many.
+pub(crate) async fn overdue<T: Tx>(tx: &T, now: Timestamp, most: usize) -> Result<Vec<Task>> {
+    decode_all(tx.query(&OVERDUE, row![now, most]).await?)
+}
+
+/// Tells whether there is one.
+pub(crate) async fn is_any_overdue<T: Tx>(tx: &T, now: Timestamp) -> Result<bool> {
+    Ok(!tx.query(&IS_OVERDUE, row![now]).await?.is_empty())
+}
+
 /// Notes that its owner had a turn.
 pub(crate) async fn claimed<T: Tx>(tx: &T, id: TaskId, at: Timestamp) -> Result<()> {
     tx.execute(&CLAIMED, row![at, id]).await.map(drop)
@@ -264,6 +288,7 @@ pub(crate) async fn update<T: Tx>(tx: &T, task: &Task) -> Result<()> {
         task.attempt,
         u64::from(task.vain),
         task.not_before,
+        task.deadline,
         task.changed,
         task.id,
     ];

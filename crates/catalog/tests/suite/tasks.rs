@@ -79,7 +79,7 @@ async fn a_task_from_submission_to_its_end(site: Site) {
     assert_eq!(events(&site, task.id).await, ["submitted", "claimed", "partial"]);
 
     let retried = catalog.retry_task(&alice, task.id).await.unwrap();
-    assert_eq!((retried.state, retried.attempt, retried.cursor), (TaskState::Queued, 0, None));
+    assert_eq!((retried.state, retried.attempt, retried.cursor), (TaskState::Queued, 1, None));
     assert!(catalog.task_items(&alice, task.id, None, 3).await.unwrap().items.is_empty());
     let report = TaskReport::default();
     catalog.claim_task(holder(&site.lease), &[], None).await.unwrap().unwrap();
@@ -282,8 +282,16 @@ async fn faults_deadlines_and_used_up_attempts(site: Site) {
     let late = NewTask { deadline: Some(Timestamp::from_micros(1)), ..new("verify") };
     let late = catalog.submit_task(&alice, late).await.unwrap();
     assert_eq!(catalog.claim_task(holder(&site.lease), &[], None).await.unwrap(), None);
+    assert_eq!(
+        (catalog.end_overdue_tasks().await.unwrap(), catalog.end_overdue_tasks().await.unwrap()),
+        (1, 0)
+    );
     let late = catalog.task(&alice, late.id).await.unwrap();
-    assert_eq!((late.state, late.fault.unwrap().code), (TaskState::Failed, ErrorCode::WaitTimeout));
+    assert_eq!((late.state, late.fault.unwrap().code), (TaskState::Failed, ErrorCode::Timeout));
+    // Whoever tries it again wants it late.
+    catalog.retry_task(&alice, late.id).await.unwrap();
+    assert_eq!(catalog.end_overdue_tasks().await.unwrap(), 0);
+    assert_eq!(catalog.claim_task(holder(&site.lease), &[], None).await.unwrap().unwrap().id, late.id);
 }
 
 async fn only_attempts_that_achieve_nothing_use_patience_up(site: Site) {
@@ -317,7 +325,7 @@ async fn only_attempts_that_achieve_nothing_use_patience_up(site: Site) {
     let failed = attempt(None).await;
     assert_eq!((failed.state, failed.attempt), (TaskState::Failed, 29 + MAX_VAIN_ATTEMPTS));
     let retried = catalog.retry_task(&user("alice"), task.id).await.unwrap();
-    assert_eq!((retried.attempt, retried.vain), (0, 0));
+    assert_eq!((retried.attempt, retried.vain), (failed.attempt, 0));
 }
 
 async fn what_a_task_holds_ends_with_it(site: Site) {
@@ -427,7 +435,7 @@ async fn a_deadline_is_noticed_while_a_task_waits_for_another_attempt(site: Site
         catalog.finish_task(task.id, holder(&site.lease), TaskReport::default(), again).await.unwrap();
     assert!(queued.not_before > deadline, "its next attempt would begin behind its deadline");
     let ended = until_async("the deadline to be noticed", HOUR, async || {
-        assert_eq!(catalog.claim_task(holder(&site.lease), &[], None).await.unwrap(), None);
+        catalog.end_overdue_tasks().await.unwrap();
         let task = catalog.task(&alice, task.id).await.unwrap();
         (task.state == TaskState::Failed).then_some(task)
     })

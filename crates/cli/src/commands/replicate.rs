@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use percale_api::tasks::{NewTask, Task, TaskSpec, Verification};
+use percale_api::tasks::{NewTask, TaskSpec, Verification};
 use percale_client::Client;
 use percale_core::{Rate, Timestamp};
 
@@ -126,7 +126,7 @@ struct Order {
     detach: bool,
 }
 
-/// Submits tasks, which go on side by side, and watches one after the other.
+/// Has tasks done on the same terms.
 async fn run(
     client: &Client,
     specs: Vec<TaskSpec>,
@@ -134,22 +134,6 @@ async fn run(
     Order { deadline, verify, limit, detach }: Order,
     context: &Context,
 ) -> Result {
-    let mut tasks: Vec<Task> = Vec::with_capacity(specs.len());
-    for spec in specs {
-        let new = NewTask { deadline, limit, verify, ..NewTask::new(spec) };
-        let task = context.interruptible(client.submit(&new)).await??;
-        if detach {
-            context.output.one(&task, |task| task.id.to_string(), |task| task.id.to_string())?;
-        }
-        tasks.push(task);
-    }
-    let mut result = Ok(());
-    for task in tasks.into_iter().filter(|_| !detach) {
-        let ended = task::attach(context, client, task, verb, None).await?;
-        if context.output.json {
-            context.output.document(&ended)?;
-        }
-        result = result.and(task::outcome(context, client, &ended).await);
-    }
-    result
+    let order = |spec| NewTask { deadline, limit, verify, ..NewTask::new(spec) };
+    task::run_all(context, client, specs.into_iter().map(order).collect(), verb, detach).await
 }

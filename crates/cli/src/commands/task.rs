@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
-use percale_api::tasks::{Activity, Progress, Task, TaskItem, TaskSpec, Verification};
+use percale_api::tasks::{Activity, NewTask, Progress, Task, TaskItem, TaskSpec, Verification};
 use percale_client::Client;
 use percale_core::ids::TaskId;
 use percale_core::state::TaskState;
@@ -420,6 +420,46 @@ fn spoken(bottleneck: &str) -> String {
     bottleneck.replace('_', " ")
 }
 
+/// Submits tasks, which go on side by side, and watches one after the other.
+pub async fn run_all(
+    context: &Context,
+    client: &Client,
+    orders: Vec<NewTask>,
+    verb: &'static str,
+    detach: bool,
+) -> Result {
+    let mut tasks: Vec<Task> = Vec::with_capacity(orders.len());
+    for order in orders {
+        let submitted = context.interruptible(client.submit(&order)).await;
+        let task =
+            submitted.and_then(|submitted| Ok(submitted?)).map_err(|failure| go_on(failure, &tasks))?;
+        if detach {
+            context.output.one(&task, |task| task.id.to_string(), |task| task.id.to_string())?;
+        }
+        tasks.push(task);
+    }
+    let mut result = Ok(());
+    for (at, task) in tasks.iter().enumerate().filter(|_| !detach) {
+        let ended = attach(context, client, task.clone(), verb, None).await;
+        let ended = ended.map_err(|failure| go_on(failure, tasks.get(at + 1..).unwrap_or_default()))?;
+        if context.output.json {
+            context.output.document(&ended)?;
+        }
+        result = result.and(outcome(context, client, &ended).await);
+    }
+    result
+}
+
+/// Names tasks that go on though the command does not.
+fn go_on(failure: Failure, tasks: &[Task]) -> Failure {
+    if tasks.is_empty() {
+        return failure;
+    }
+    let ids: Vec<String> = tasks.iter().map(|task| task.id.to_string()).collect();
+    let hint = format!("{} These go on, too: {}.", failure.hint(), ids.join(", "));
+    failure.with_hint(hint.trim_start())
+}
+
 /// Watches a task until it ends. Ctrl-C stops the watching, not the task.
 pub async fn attach(
     context: &Context,
@@ -470,7 +510,10 @@ pub async fn attach(
             }
         };
         task = tokio::select! {
-            seen = looked => seen?,
+            seen = looked => seen.map_err(|failure| {
+                let hint = format!("Task {id} goes on; `percale task wait {id}` attaches again. {}", failure.hint());
+                failure.with_hint(hint.trim_end())
+            })?,
             () = late => {
                 let message = format!("task {id} is still {}", task.state);
                 return Err(Failure::new(ErrorCode::WaitTimeout, message));

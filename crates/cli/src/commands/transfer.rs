@@ -466,24 +466,13 @@ async fn copy_within(context: &Context, args: &CpArgs, from: Vec<FabricPath>, to
         }
         return Ok(());
     }
-    let mut result = Ok(());
     let (deadline, verify) = (args.terms.deadline(), args.terms.verify());
-    for (from, to) in copies {
+    let order = |(from, to)| {
         let spec = TaskSpec::Copy { from, to, at: args.to.clone() };
         let (label, limit) = (args.label.clone(), args.transfer.common.limit);
-        let new = NewTask { label, deadline, limit, verify, ..NewTask::new(spec) };
-        let submitted = client.submit(&new).await?;
-        if args.detach {
-            context.output.one(&submitted, |task| task.id.to_string(), |task| task.id.to_string())?;
-            continue;
-        }
-        let ended = task::attach(context, &client, submitted, "copying", None).await?;
-        if context.output.json {
-            context.output.document(&ended)?;
-        }
-        result = result.and(task::outcome(context, &client, &ended).await);
-    }
-    result
+        NewTask { label, deadline, limit, verify, ..NewTask::new(spec) }
+    };
+    task::run_all(context, &client, copies.into_iter().map(order).collect(), "copying", args.detach).await
 }
 
 /// Decides what goes where.

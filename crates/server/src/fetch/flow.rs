@@ -21,7 +21,9 @@ struct Shared {
     /// The task's own limit.
     own: Option<Bucket>,
     traffic: Arc<Traffic>,
-    turns: Mutex<HashMap<SiteId, Arc<tokio::sync::Mutex<Weak<OwnedSemaphorePermit>>>>>,
+    /// Whose task it is, if it is one.
+    owner: Option<String>,
+    turns: Mutex<HashMap<SiteId, Arc<tokio::sync::Mutex<Weak<Permits>>>>>,
     chosen: Mutex<Option<Chosen>>,
     carried: Mutex<Carried>,
 }
@@ -63,15 +65,22 @@ impl Carried {
     }
 }
 
+/// What a turn is made of: a permit of the source, and one of the owner's share in it.
+#[derive(Debug)]
+pub struct Permits {
+    _source: OwnedSemaphorePermit,
+    _share: Option<OwnedSemaphorePermit>,
+}
+
 /// A task's turn at a source, which its streams share.
-pub type Turn = Arc<OwnedSemaphorePermit>;
+pub type Turn = Arc<Permits>;
 
 impl Flow {
-    /// Makes one for a task, or for something that belongs to none.
-    pub fn new(traffic: Arc<Traffic>, limit: Option<Rate>) -> Self {
+    /// Makes one for a task, with its owner, or for something that belongs to none.
+    pub fn new(traffic: Arc<Traffic>, limit: Option<Rate>, owner: Option<String>) -> Self {
         let (turns, chosen, carried) = (Mutex::default(), Mutex::default(), Mutex::default());
         let own = limit.map(Bucket::new);
-        Self(Arc::new(Shared { meter: Meter::default(), own, traffic, turns, chosen, carried }))
+        Self(Arc::new(Shared { meter: Meter::default(), own, traffic, owner, turns, chosen, carried }))
     }
 
     /// Returns where time is counted.
@@ -159,8 +168,14 @@ impl Flow {
             if let Some(held) = turn.upgrade() {
                 return Some(held);
             }
-            // It is never closed.
-            let held = Arc::new(self.0.traffic.source(site).acquire_owned().await.ok()?);
+            // They are never closed. First the owner's, so that nobody stands in the queue of the source who may not have it.
+            let traffic = &self.0.traffic;
+            let share = match &self.0.owner {
+                Some(owner) => Some(traffic.share(site, owner).acquire_owned().await.ok()?),
+                None => None,
+            };
+            let source = traffic.source(site).acquire_owned().await.ok()?;
+            let held = Arc::new(Permits { _source: source, _share: share });
             *turn = Arc::downgrade(&held);
             Some(held)
         };
@@ -185,7 +200,7 @@ mod tests {
     async fn so_many_tasks_use_a_source_and_the_next_follows() {
         let traffic = traffic(|config| config.per_source = 2);
         let (one, two) = (SiteId::new(), SiteId::new());
-        let flows: Vec<Flow> = (0..3).map(|_| Flow::new(traffic.clone(), None)).collect();
+        let flows: Vec<Flow> = (0..3).map(|_| Flow::new(traffic.clone(), None, None)).collect();
         let first = flows[0].turn(one).await.unwrap();
         let _second = flows[1].turn(one).await.unwrap();
         let mut third = Box::pin(flows[2].turn(one));
@@ -200,8 +215,29 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn one_owner_leaves_a_turn_to_others() {
+        let traffic = traffic(|config| config.per_source = 3);
+        let site = SiteId::new();
+        let of = |owner: &str| Flow::new(traffic.clone(), None, Some(owner.to_owned()));
+        let alice: Vec<Flow> = (0..3).map(|_| of("alice")).collect();
+        let first = alice[0].turn(site).await.unwrap();
+        let _second = alice[1].turn(site).await.unwrap();
+        let mut third = Box::pin(alice[2].turn(site));
+        assert!(third.as_mut().now_or_never().is_none(), "the last one is not hers");
+        let bob = of("bob");
+        let his = bob.turn(site).now_or_never().flatten().unwrap();
+        drop(first);
+        assert!(third.await.is_some());
+        drop(his);
+        // Where there is one turn, whoever comes first has it.
+        let traffic =
+            Arc::new(Traffic::new(&TransfersConfig { per_source: 1, ..TransfersConfig::default() }));
+        assert!(Flow::new(traffic, None, Some("alice".into())).turn(site).now_or_never().is_some());
+    }
+
+    #[tokio::test]
     async fn how_streams_travelled_is_told() {
-        let flow = Flow::new(traffic(|_| {}), None);
+        let flow = Flow::new(traffic(|_| {}), None, None);
         assert_eq!(flow.carried().describe(), None);
         flow.note_transport(Transport::IntegrityOnly);
         assert_eq!(flow.carried().describe(), Some(("integrity_only".into(), None)));
@@ -216,11 +252,11 @@ mod tests {
     async fn a_limit_keeps_few_streams_open_and_says_so() {
         let traffic = traffic(|config| config.limit = Some("8Mbit/s".parse().unwrap()));
         let streams = Streams::choose(Some(std::time::Duration::from_millis(50)), 3_355_443);
-        let flow = Flow::new(traffic.clone(), None);
+        let flow = Flow::new(traffic.clone(), None, None);
         assert_eq!((flow.choose(streams), flow.at_most(8)), (3, 3));
         let reason = flow.chosen().unwrap().reason;
         assert!(reason.starts_with("3 of 10 streams: ") && reason.contains("8Mbit/s"), "{reason}");
-        let slower = Flow::new(traffic, Some("1Mbit/s".parse().unwrap()));
+        let slower = Flow::new(traffic, Some("1Mbit/s".parse().unwrap()), None);
         assert_eq!(slower.choose(streams), 1, "the slower of both counts");
         slower.note_batches(8);
         assert!(slower.chosen().unwrap().streams.is_some());

@@ -181,12 +181,26 @@ impl Tasks {
     }
 }
 
-/// Claims and works on tasks until the server ends.
+/// Claims and works on tasks, and ends those whose deadline passes while they wait, until the server ends.
 pub async fn run(app: AppState) {
-    let room = Arc::new(Semaphore::new(app.config.tasks.workers));
-    if app.config.tasks.workers == 0 {
-        return;
+    if app.config.tasks.workers > 0 {
+        tokio::join!(claim(app.clone()), end_overdue(app));
     }
+}
+
+/// Also while no worker is free.
+async fn end_overdue(app: AppState) {
+    while app.stopping.run_until_cancelled(tokio::time::sleep(LOOK_EVERY)).await.is_some() {
+        match app.catalog.end_overdue_tasks().await {
+            Ok(0) => {}
+            Ok(_) => app.tasks.ended.notify_waiters(),
+            Err(error) => tracing::warn!(%error, "cannot end tasks behind their deadline; will try again"),
+        }
+    }
+}
+
+async fn claim(app: AppState) {
+    let room = Arc::new(Semaphore::new(app.config.tasks.workers));
     // One worker is left for others, who would else wait until a long task has ended.
     let per_owner = u32::try_from(app.config.tasks.workers.saturating_sub(1).max(1)).unwrap_or(u32::MAX);
     let kinds: Vec<String> = KINDS.iter().map(|kind| (*kind).to_owned()).collect();
@@ -248,7 +262,7 @@ async fn work_on(app: AppState, holder: TaskHolder, task: Task) {
     app.tasks.begin(id, stop.clone());
     let progress = Progress::new(&task);
     let acting = Acting::User(task.caller.clone());
-    let flow = Flow::new(app.traffic.clone(), None);
+    let flow = Flow::new(app.traffic.clone(), None, None);
     let activity = Activity::new(progress.bytes_done());
     let verify = Verification::default();
     let (again, full) = (OnceLock::new(), OnceLock::new());
@@ -289,7 +303,8 @@ impl Attempt {
     /// Finds out what is to be done and for whom other sites are asked.
     fn begin(&mut self) -> Result<TaskSpec> {
         let stored = Stored::read(&self.task.spec)?;
-        self.flow = Flow::new(self.app.traffic.clone(), stored.limit);
+        let owner = self.task.caller.user.as_ref().map(ToString::to_string);
+        self.flow = Flow::new(self.app.traffic.clone(), stored.limit, owner);
         self.verify = stored.verify;
         if let Some(delegation) = stored.delegation {
             // The site that signed it may have been removed meanwhile, or its time be over.

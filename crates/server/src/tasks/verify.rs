@@ -173,7 +173,7 @@ async fn replace(app: &AppState, version: &OpenVersion, replica: &Replica, actin
         Become::Copies(space),
         acting.clone(),
         None,
-        Flow::new(app.traffic.clone(), None),
+        Flow::new(app.traffic.clone(), None, None),
     );
     fetch
         .all(vec![Wanted { version, store }], &|_, copied| {

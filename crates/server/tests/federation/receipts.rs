@@ -106,6 +106,23 @@ async fn a_receipt_says_what_came_from_where_and_only_to_whom_the_task_is() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_copy_that_is_tried_again_makes_what_it_has_not_made() {
+    let [alps, baltic, _coast] = with_space().await;
+    let (here, there) = (alps.user("alice").await, baltic.user("alice").await);
+    write_small(&here, "run7", 20).await;
+    let damaged = crate::tasks::damage(&alps, &content(5));
+    baltic.sees(&there, "/v1/entries/climate/run7/0019").await;
+    let copy = json!({"kind": "copy", "from": "/climate/run7", "to": "/climate/run8", "at": "baltic"});
+    let id = submit(&here, copy).await;
+    assert_ended(&ended(&here, &id).await, "partial", 19, 1);
+    std::fs::write(damaged, content(5)).unwrap();
+    run(&here, json!({"kind": "verify", "path": "/climate/run7"})).await;
+    good_at(&there, "/climate/run7", &["alps"]).await;
+    here.post(&format!("/v1/tasks/{id}/retry"), json!({})).await.expect(200);
+    assert_ended(&ended(&here, &id).await, "succeeded", 20, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_receipt_of_a_copy_names_what_was_made_and_grows_with_a_retry() {
     let [alps, baltic, _coast] = with_space().await;
     let (here, there) = (alps.user("alice").await, baltic.user("alice").await);
