@@ -114,6 +114,8 @@ struct Waiting {
     names: Vec<Name>,
     /// Whether the site may have made it, as far as is known.
     is_sent: bool,
+    /// Whether that is so since an answer was lost.
+    may_be_made: bool,
     answer: Option<Answer>,
 }
 
@@ -183,7 +185,14 @@ impl Changes {
         let mut queue = self.queue();
         queue.last += 1;
         let number = queue.last;
-        queue.waiting.push_back(Waiting { number, change, names, is_sent: false, answer });
+        queue.waiting.push_back(Waiting {
+            number,
+            change,
+            names,
+            is_sent: false,
+            may_be_made: false,
+            answer,
+        });
         drop(queue);
         self.added.notify_one();
         number
@@ -275,7 +284,9 @@ impl Changes {
                         tracing::warn!(code = %refused.code, error = refused.detail, "a change cannot be published yet");
                         queue.refused = (queue.refused.0 + 1, Some(refused.code));
                     }
-                    waiting.is_sent = may_be_made(refused.code);
+                    // What is refused now may have been made by an earlier request all the same.
+                    waiting.may_be_made |= may_be_made(refused.code);
+                    waiting.is_sent = waiting.may_be_made;
                     rest.push_back(waiting);
                 }
                 outcome => {
@@ -447,16 +458,21 @@ fn is_away(code: ErrorCode) -> bool {
 
 /// Returns how many changes go into the next request: as many as it may have, but a file of the spool goes alone, as does what is said of
 /// a file, a directory that is moved last, and no two at one path. A request whose answer was lost is sent again, after the site made all
-/// of it: a removal must not find what came after it then, nor a publication what its file became after that.
+/// of it: a removal must not find what came after it then, nor a publication what its file became after that. A removal that names its
+/// entry finds nothing else, so what takes its place goes with it.
 fn batch_len(waiting: &VecDeque<Waiting>) -> usize {
     if waiting.front().is_some_and(|first| goes_alone(&first.change)) {
         return 1;
     }
-    let mut known = HashSet::new();
+    let (mut known, mut removed) = (HashSet::new(), HashSet::new());
     let mut count = 0;
     for one in waiting.iter().take(MountChanges::MOST) {
         let (path, other) = one.change.paths();
-        let is_new = known.insert(path) && other.is_none_or(|other| known.insert(other));
+        let takes_place = matches!(one.change, Change::Publish(_)) && removed.remove(path);
+        let is_new = (known.insert(path) || takes_place) && other.is_none_or(|other| known.insert(other));
+        if matches!(one.change, Change::Name(MountChange::Remove { entry: Some(_), .. })) {
+            removed.insert(path);
+        }
         if !is_new || goes_alone(&one.change) {
             break;
         }
@@ -593,7 +609,9 @@ mod tests {
             }
             lens
         };
-        assert_eq!(batches(vec![remove("/lab/a"), publish("/lab/b"), publish("/lab/a")]), [2, 1]);
+        assert_eq!(batches(vec![remove("/lab/a"), publish("/lab/b"), publish("/lab/a")]), [3]);
+        assert_eq!(batches(vec![remove("/lab/a"), publish("/lab/a"), publish("/lab/a")]), [2, 1]);
+        assert_eq!(batches(vec![remove("/lab/a"), publish("/lab/a"), remove("/lab/a")]), [2, 1]);
         assert_eq!(batches(vec![rename("/lab/a", "/lab/a.bak"), publish("/lab/a")]), [1, 1]);
         assert_eq!(batches(vec![publish("/lab/x"), rename("/lab/x", "/lab/y")]), [1, 1]);
         let rotated = vec![rename("/lab/1", "/lab/2"), rename("/lab/0", "/lab/1"), publish("/lab/0")];

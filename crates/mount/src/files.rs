@@ -381,6 +381,20 @@ impl Shared {
         self.may_change(state, parent)?;
         // What waits is published with them, rather than told of twice.
         let is_recalled = self.recall(state, node);
+        let is_set = self.set_bits(state, node, mode, is_recalled);
+        if is_recalled && is_set.is_err() {
+            self.end_work(state, node);
+        }
+        is_set
+    }
+
+    fn set_bits(
+        &self,
+        state: &mut State,
+        node: NodeId,
+        mode: FileMode,
+        is_recalled: bool,
+    ) -> Result<(), Obstacle> {
         let object = state.names.object(node).ok_or(Errno::EISDIR)?;
         let is_published = object.content.is_some() || object.is_publishing();
         let in_place = match &object.work {

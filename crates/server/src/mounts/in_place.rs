@@ -192,7 +192,8 @@ async fn copy_of(
     let replica = version.replicas.iter().find(|replica| replica.store == store.row.id).cloned();
     let none = || {
         let detail = format!("its current version has no copy on store {}", store.row.name);
-        ApiError::new(ErrorCode::VersionChanged, detail)
+        // For good: a file that was replaced elsewhere meanwhile is not published.
+        ApiError::new(ErrorCode::PreconditionFailed, detail)
     };
     let replica = replica.ok_or_else(none)?;
     Ok(Copy { version, replica, store })
