@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
-use futures::stream::{self, FuturesUnordered};
+use futures::stream;
 use futures::{FutureExt as _, StreamExt as _};
 use percale_catalog::{
     Catalog, Described, ExtractionMode, ExtractionPlace, FoundAttribute, Header, OpenVersion, Rules, Space,
@@ -28,6 +28,7 @@ use percale_discovery::header::{ERROR, Found, Header as Gathered};
 use percale_federation::Acting;
 use percale_store::ErrorKind;
 use tokio::sync::{Notify, Semaphore, watch};
+use tokio::task::JoinSet;
 
 use crate::app::system_caller;
 use crate::config::ExtractionConfig;
@@ -52,10 +53,14 @@ const TOGETHER: usize = 4 << 20;
 /// Times that a space is tried whose objects cannot be read although their stores answer, before they count as unreadable: with the waits
 /// between, some two minutes.
 const TRIES: u32 = 6;
+/// Times that it is tried while a store does not answer, before it is gone on behind what lies there: some forty minutes.
+const STORE_TRIES: u32 = 14;
 /// The first wait; each one is twice as long as the one before.
 const FIRST_WAIT: Duration = Duration::from_secs(4);
 /// For how long the answer to a write in a space that is `sync` waits.
 const WAIT: Duration = Duration::from_secs(60);
+/// And for how long while other servers of the site get no further: there may be none that reads.
+const STILL: Duration = Duration::from_secs(10);
 /// How often the catalog is asked meanwhile what other servers of the site have read, where this one reads nothing.
 const POLL: Duration = Duration::from_millis(200);
 
@@ -216,16 +221,20 @@ impl Extraction {
         position: Position,
         began: Instant,
     ) -> bool {
+        let (mut last, mut moved) = (None, began);
         while self.is_sync(position.space, path) {
             // A catalog that does not answer says nothing new.
             let place = catalog.extraction_place(position.space, EXTRACTOR).await.ok().flatten();
             let left = place.and_then(|place| place.left(position));
             let patience = match left {
                 Some(0) => return true,
-                Some(_) => WAIT,
+                Some(_) => STILL,
                 None => ahead::PATIENCE,
             };
-            if began.elapsed() >= patience {
+            if left != last {
+                (last, moved) = (left, Instant::now());
+            }
+            if moved.elapsed() >= patience || began.elapsed() >= WAIT {
                 return false;
             }
             tokio::time::sleep(POLL).await;
@@ -245,7 +254,8 @@ impl Extraction {
 /// Reads what was published, in all spaces that are at home here, until the server ends; a server that reads nothing only learns which of
 /// them are `sync`.
 pub async fn run(app: AppState) {
-    let mut reading = FuturesUnordered::new();
+    // Tasks of their own: while spaces are looked for, they go on, and hold up nobody who waits for the catalog behind them.
+    let mut reading = JoinSet::new();
     // Spaces that wait for their turn, and these with those that have it.
     let (mut due, mut taken) = (VecDeque::new(), HashSet::new());
     let (mut look_at, mut is_more) = (tokio::time::Instant::now(), false);
@@ -253,12 +263,23 @@ pub async fn run(app: AppState) {
         while reading.len() < SPACES
             && let Some(space) = due.pop_front()
         {
-            reading.push(turn(&app, space));
+            reading.spawn(turn(app.clone(), space));
         }
         tokio::select! {
             () = app.stopping.cancelled() => return,
-            Some((space, is_done)) = reading.next() => {
-                taken.remove(&space);
+            Some(ended) = reading.join_next() => {
+                let is_done = match ended {
+                    Ok((space, is_done)) => {
+                        taken.remove(&space);
+                        is_done
+                    }
+                    Err(error) => {
+                        tracing::error!(%error, "reading headers of a space broke off");
+                        // Whichever that was may be read again; the others wait for their turn at it.
+                        taken = due.iter().map(|space: &Space| space.id).collect();
+                        true
+                    }
+                };
                 if !is_done || is_more {
                     look_at = tokio::time::Instant::now();
                 }
@@ -304,8 +325,8 @@ async fn look(app: &AppState) -> Result<Vec<Space>> {
 }
 
 /// Reads a page of a space, and sees to it that one that cannot be read is tried later. Tells whether nothing is left for now.
-async fn turn(app: &AppState, space: Space) -> (SpaceId, bool) {
-    let is_done = page(app, &space, false).await.unwrap_or_else(|error| {
+async fn turn(app: AppState, space: Space) -> (SpaceId, bool) {
+    let is_done = page(&app, &space, false).await.unwrap_or_else(|error| {
         let tries = app.extraction.state(space.id, |state| {
             state.not_before = Some(Instant::now() + FIRST_WAIT * 2u32.pow(state.tries.min(TRIES)));
             state.tries = state.tries.saturating_add(1);
@@ -327,10 +348,12 @@ async fn page(app: &AppState, space: &Space, is_asked: bool) -> Result<bool> {
         due.retain(|due| is_asked || !state.mode_of(&due.object.path).is_off());
         state.rules.clone()
     });
-    let is_last_try = extraction.state(space.id, |state| state.tries + 1 >= TRIES);
-    let (mut away, mut headers) = (None, Vec::new());
+    let tries = extraction.state(space.id, |state| state.tries);
+    let (is_last_try, is_given_up) = (tries + 1 >= TRIES, tries + 1 >= STORE_TRIES);
+    let (mut away, mut headers, mut are_left) = (None, Vec::new(), false);
     let stores = AwayStores::default();
-    let reading = Reading { app, rules: &rules, reach: &Reach::Here, away: Some(&stores), is_last_try };
+    let reading =
+        Reading { app, rules: &rules, reach: &Reach::Here, away: Some(&stores), is_last_try, is_given_up };
     for some in due.chunks(SOME) {
         // What was read is written while more is read.
         let read = reading.all(some);
@@ -339,7 +362,10 @@ async fn page(app: &AppState, space: &Space, is_asked: bool) -> Result<bool> {
         for (Described { object: version, .. }, found) in some.iter().zip(read) {
             match found {
                 Ok(header) => headers.push(header),
-                Err(error) if reading.is_final(&error) => headers.push(unreadable(version, &error)),
+                Err(error) if reading.is_final(&error) => {
+                    are_left |= is_of_store(&error);
+                    headers.push(unreadable(version, &error));
+                }
                 Err(error) => away = Some(error),
             }
         }
@@ -353,7 +379,8 @@ async fn page(app: &AppState, space: &Space, is_asked: bool) -> Result<bool> {
     extraction.state(space.id, |state| {
         // What was found is no writing that one waits for.
         state.end = end.or(state.end);
-        (state.tries, state.not_before) = (0, None);
+        // Behind what was left at a store that does not answer, the rest of it is not waited for again.
+        (state.tries, state.not_before) = (if are_left { tries } else { 0 }, None);
         state.place = Some(place);
     });
     extraction.further.send_modify(|count| *count += 1);
@@ -431,7 +458,8 @@ pub async fn extract(
     let rules = app.extraction.note_rules(&app.catalog, space).await?;
     let described = app.catalog.described(space, versions).await?;
     let reach = Reach::Fabric(acting.clone());
-    let reading = Reading { app, rules: &rules, reach: &reach, away: None, is_last_try: false };
+    let reading =
+        Reading { app, rules: &rules, reach: &reach, away: None, is_last_try: false, is_given_up: false };
     for found in reading.all(&described).await {
         outcomes.push(found.and_then(|header| {
             let outcome = error_of(&header);
@@ -453,6 +481,8 @@ struct Reading<'a> {
     away: Option<&'a AwayStores>,
     /// Whether what cannot be read now is not tried again.
     is_last_try: bool,
+    /// Nor what lies on a store that does not answer.
+    is_given_up: bool,
 }
 
 /// The stores that did not answer while a page was read: not one object after the other waits for them.
@@ -517,7 +547,7 @@ impl Reading<'_> {
     fn is_final(self, error: &ApiError) -> bool {
         !error.is_retryable()
             || error.code() == ErrorCode::SiteUnavailable
-            || (self.is_last_try && !is_of_store(error))
+            || (self.is_last_try && (self.is_given_up || !is_of_store(error)))
     }
 
     async fn gather(self, version: &OpenVersion) -> Result<Gathered> {

@@ -59,8 +59,8 @@ pub struct Running {
     address: SocketAddr,
     ca: Option<PathBuf>,
     serving: JoinHandle<()>,
-    /// Ends the renewal of the lease: behind the last request that publishes.
-    keeping: CancellationToken,
+    /// The renewal of the lease, which ends behind the last request that publishes.
+    keeping: (CancellationToken, JoinHandle<()>),
     // Held for as long as the server runs; the operating system gives it back if the process dies.
     _lock: Option<std::os::fd::OwnedFd>,
 }
@@ -100,19 +100,24 @@ impl Running {
     /// Takes no new requests, lets those in progress end, gives the lease back and closes the catalog. What does not end in time keeps the
     /// lease, as that of a dead server.
     pub async fn shutdown(self) {
-        let Self { app, serving, keeping, .. } = self;
+        let Self { app, serving, keeping: (until, keeping), .. } = self;
         notify("STOPPING=1");
         app.stopping.cancel();
         if let Err(error) = serving.await {
             tracing::error!(%error, "the listener ended early");
         }
         app.background.close();
-        match tokio::time::timeout(END_WITHIN, app.background.wait()).await {
+        let is_over = tokio::time::timeout(END_WITHIN, app.background.wait()).await;
+        until.cancel();
+        // Or it would take a new lease when it finds this one gone.
+        if let Err(error) = keeping.await {
+            tracing::error!(%error, "the renewal of the lease ended early");
+        }
+        match is_over {
             Ok(()) => app.lease.release().await,
             // What that has staged is removed by whoever takes the lease over.
             Err(_) => tracing::warn!(left = app.background.len(), "background work did not end in time"),
         }
-        keeping.cancel();
         app.catalog.close().await;
         tracing::info!("stopped");
     }
@@ -227,9 +232,9 @@ pub async fn start(config: Config) -> Result<Running> {
         stopping: CancellationToken::new(),
     });
     spawn_background(&app, recovery.under(app.lease.clone()));
-    let keeping = CancellationToken::new();
-    let (keeper, until) = (app.lease.clone(), keeping.clone());
-    tokio::spawn(async move { keeper.keep(until).await });
+    let (keeper, until) = (app.lease.clone(), CancellationToken::new());
+    let ends = until.clone();
+    let keeping = (until, tokio::spawn(async move { keeper.keep(ends).await }));
     let router = crate::http::router(app.clone());
     spawn_federation(&app, &router);
     let serving = tokio::spawn(listener.serve(router, app.stopping.clone()));

@@ -10,7 +10,7 @@ const STEP: usize = 1000;
 
 pub(super) async fn run(attempt: &Attempt, path: &ObjectPath) -> Result<()> {
     // What an earlier attempt removed is not there any more, and the path itself goes last.
-    let mut is_begun = attempt.progress.after().is_some() || attempt.task.attempt > 1;
+    let mut is_begun = attempt.progress.after().is_some() || attempt.task.vain > 1;
     loop {
         match attempt.app.catalog.remove_some(&attempt.task.caller, path, STEP).await {
             Ok(removed) => {
