@@ -386,7 +386,7 @@ fn what_came_after_a_change_whose_answer_was_lost_stays() {
         until_listed(&site, &["/lab/file 8", "/lab/log 7", "/lab/tmp 7"]);
         assert!(site.stop().success());
         let failpoint = format!("mount.before_answer:{request}");
-        site.set_environment(vec![("PERCALE_FAILPOINT".into(), failpoint.into())]);
+        site.set_environment(vec![("PERCALE_FAILPOINT".into(), failpoint)]);
         site.restart();
         // While the removal is on its way the rest waits.
         rustix::process::kill_process(site.pid(), Signal::STOP).unwrap();
