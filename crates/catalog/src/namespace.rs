@@ -282,7 +282,7 @@ impl Change for Rename {
         let entry = source.existing(from)?;
         if !is_wanted(entry.id) {
             let message = format!("cannot rename {from}: another entry is there by now");
-            return Err(Error::new(ErrorKind::Conflict { version: entry.version() }, message));
+            return Err(Error::new(ErrorKind::NotFound, message));
         }
         if entry.parent == 0 || to.is_space() {
             return Err(Error::invalid(format!("cannot rename {from} to {to}: the root of a space stays")));

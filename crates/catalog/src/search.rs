@@ -9,6 +9,7 @@
 mod builtin;
 mod explain;
 mod mismatch;
+mod names;
 mod ordered;
 mod parts;
 mod place;
@@ -22,14 +23,13 @@ mod windows;
 use std::collections::{HashMap, HashSet};
 use std::time::Instant;
 
-use futures::future::try_join_all;
 use percale_core::access::{Caller, Permission, Subject, decide};
 use percale_core::attribute::AttributeName;
 use percale_core::ids::{SiteId, SpaceId};
-use percale_core::query::{Condition, Field, Test};
 use percale_core::{ObjectPath, Timestamp};
 use uuid::Uuid;
 
+use self::names::{are_known, check_names};
 use self::place::{Lead, Place, nowhere};
 use self::sql::{Builder, Filters, Holders, split};
 use self::texts::Texts;
@@ -38,7 +38,7 @@ use crate::attribute::gather;
 use crate::batch::{Batch, IdCache};
 use crate::catalog::Catalog;
 use crate::engine::{Query, Tx, row};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::model::{Found, FoundPage, MAX_LIST, Page, SearchOptions};
 use crate::rows::entry::{self, EntryRow};
 use crate::rows::site::SpaceRow;
@@ -65,8 +65,6 @@ const MAX_TOLD: usize = 16 << 20;
 const TOLD_TOGETHER: usize = 64;
 /// And at first: each may have 5 MiB, of its header and of people.
 const TOLD_FIRST: usize = 4;
-/// Names of attributes among which one is looked for that is like one that nothing has.
-const MOST_NAMES: usize = 5000;
 
 /// Searching.
 impl Catalog {
@@ -244,76 +242,6 @@ async fn all_holders<T: Tx>(tx: &T) -> Result<Holders> {
         holders.push((row.st, site, row.store.name));
     }
     Ok(Holders(holders))
-}
-
-/// Fails if nothing that the caller may read has an attribute that the condition names, and says which names are like it.
-async fn check_names<T: Tx>(tx: &T, spaces: &[Visible], condition: &Condition) -> Result<()> {
-    let mut wanted = Vec::new();
-    names_in(condition, &mut wanted);
-    are_known(tx, spaces, wanted).await
-}
-
-/// Fails likewise for attributes whose values are asked for.
-async fn check_fields<T: Tx>(tx: &T, spaces: &[Visible], fields: &[Field]) -> Result<()> {
-    let names = fields.iter().filter_map(|field| match field {
-        Field::Attribute(name) => Some(name),
-        Field::Builtin(_) => None,
-    });
-    are_known(tx, spaces, names.collect()).await
-}
-
-async fn are_known<T: Tx>(tx: &T, spaces: &[Visible], wanted: Vec<&AttributeName>) -> Result<()> {
-    // Of spaces that can only be read in part nothing is said: a name may be one of those that cannot.
-    if spaces.iter().any(|space| !space.is_whole) {
-        return Ok(());
-    }
-    let is_known = async |name: &AttributeName| {
-        for space in spaces {
-            if attribute::is_known(tx, space.row.sp, name).await? {
-                return Ok::<_, Error>(true);
-            }
-        }
-        Ok(false)
-    };
-    let are_known = try_join_all(wanted.iter().map(|name| is_known(name))).await?;
-    for (name, is_known) in wanted.into_iter().zip(are_known) {
-        if !is_known {
-            let mut known = Vec::new();
-            for space in spaces {
-                known.extend(attribute::names(tx, space.row.sp, MOST_NAMES).await?);
-            }
-            return Err(Error::invalid(unknown(name, known)));
-        }
-    }
-    Ok(())
-}
-
-/// Gathers the attributes without which nothing would be found, so that there would be no answer to a name that is misspelt.
-fn names_in<'c>(condition: &'c Condition, names: &mut Vec<&'c AttributeName>) {
-    match condition {
-        Condition::All(parts) | Condition::Any(parts) => parts.iter().for_each(|part| names_in(part, names)),
-        Condition::Is(Field::Attribute(name), test) if *test != Test::Exists => names.push(name),
-        Condition::Not(_) | Condition::Is(..) | Condition::Text(_) => {}
-    }
-}
-
-/// How alike names must be to be named, from 0 to 1.
-const ALIKE: f64 = 0.7;
-
-fn unknown(name: &AttributeName, mut known: Vec<String>) -> String {
-    known.sort_unstable();
-    known.dedup();
-    let like = |other: &str| strsim::jaro_winkler(&name.as_str().to_lowercase(), &other.to_lowercase());
-    let mut alike: Vec<(f64, String)> = known.into_iter().map(|other| (like(&other), other)).collect();
-    alike.retain(|(like, _)| *like >= ALIKE);
-    alike.sort_by(|one, other| other.0.total_cmp(&one.0));
-    let names: Vec<String> = alike.into_iter().take(3).map(|(_, name)| format!("'{name}'")).collect();
-    match names.is_empty() {
-        true => format!("nothing that you may read has an attribute '{name}'"),
-        false => {
-            format!("nothing that you may read has an attribute '{name}'; there is {}", names.join(", "))
-        }
-    }
 }
 
 /// What was looked at together.

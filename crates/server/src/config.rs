@@ -154,7 +154,8 @@ pub struct CatalogConfig {
     /// PostgreSQL. Since 0.1.
     #[serde(with = "humantime_serde")]
     pub retry_budget: Duration,
-    /// How long one statement of a search may take; a search that needs more is refused. Default `20s`. Since 0.1.
+    /// How long one statement of a search may take; a search that needs more is refused. Default `20s`; raise it where people search
+    /// millions of objects by what no index leads to, and may wait. Since 0.1.
     #[serde(with = "humantime_serde")]
     pub search_timeout: Duration,
     /// For how long journal records are kept; the last 100 000 of a space are kept in any case. Default `30d`. Raise it
@@ -274,7 +275,8 @@ pub struct TransfersConfig {
     /// `[{ from = "08:00", to = "18:00", days = "mon-fri", limit = "500Mbit/s" }]`: the first that fits counts. Times are
     /// UTC; without `days`, every day. Default none. Since 0.1.
     pub times: Vec<Hours>,
-    /// Tasks that read from one other site at once; others wait for their turn in the order in which they came. Default 3:
+    /// Tasks that read from one other site at once; others wait for their turn in the order in which they came. One user
+    /// gets at most all but one of them. Default 3:
     /// while one plans or waits for a catalog, two keep the line and the source's disks busy; and of the 4 tasks that a
     /// server works on, one is left for another source if this one is slow. Raise it with `tasks.workers`. Since 0.1.
     pub per_source: usize,
@@ -370,9 +372,14 @@ impl Config {
             ("http.header_timeout", self.http.header_timeout),
             ("http.stall_timeout", self.http.stall_timeout),
             ("uploads.lease", self.uploads.lease),
+            ("catalog.search_timeout", self.catalog.search_timeout),
         ] {
             require(value >= Duration::from_secs(1), format!("{key} is less than 1s"));
         }
+        require(
+            self.catalog.search_timeout <= Duration::from_secs(24 * 3600),
+            "catalog.search_timeout is more than a day".into(),
+        );
         for ExtractorConfig { files, command, timeout, .. } in &self.extraction.programs {
             let what = format!("extraction.programs for '{files}'");
             require(globset::Glob::new(files).is_ok(), format!("{what}: that is no pattern"));

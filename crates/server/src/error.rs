@@ -108,6 +108,7 @@ impl ApiError {
     /// Returns what goes to the client, with the identity of the request that is being answered.
     pub fn to_problem(&self) -> Problem {
         let mut problem = Problem::new(self.0.code, self.0.detail.clone());
+        problem.retryable = self.is_retryable();
         problem.path.clone_from(&self.0.path);
         problem.leads_to.clone_from(&self.0.leads_to);
         observe::fill(&mut problem);

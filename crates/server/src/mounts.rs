@@ -15,18 +15,19 @@ use bytes::Bytes;
 use futures::{StreamExt as _, stream};
 use http::{HeaderValue, StatusCode, header};
 use percale_api::entries::{Entry, Move, NewLink};
+use percale_api::fields;
 use percale_api::mounts::{Mount, MountChange, MountDone, MountResult, MountStore, NewMount};
-use percale_api::{Problem, fields};
 use percale_catalog::{Lease, LeaseKind, RemoveOptions, RenameOptions, StoreLayout, StoreState, TaskHolder};
 use percale_client::encode_path;
 use percale_core::access::Caller;
-use percale_core::ids::{EntryId, LeaseId};
+use percale_core::ids::LeaseId;
 use percale_core::tree::{GROUP_SIZE, HashTree, TreeHasher};
 use percale_core::{ByteCount, ByteRange, ErrorCode, ObjectPath, Position};
 use percale_federation::Member;
 use percale_store::failpoint::failpoint;
 use percale_store::{SmallFile, StageOptions, StageToken, Staged};
 
+use crate::abroad::from_problem;
 use crate::http::auth::{Session, require_user};
 use crate::http::entries::attributes;
 use crate::http::extract::{MAX_JSON_BYTES, parse_json};
@@ -193,11 +194,7 @@ pub async fn change(
     results.resize_with(count, || Err(waits()));
     let result = |result: Result<MountDone>| match result {
         Ok(done) => MountResult::Done(done),
-        Err(error) => {
-            // Whoever asked goes by the same as what decided here whether others were made after it.
-            let retryable = error.is_retryable();
-            MountResult::Failed(Problem { retryable, ..error.to_problem() })
-        }
+        Err(error) => MountResult::Failed(error.to_problem()),
     };
     Ok(results.into_iter().map(result).collect())
 }
@@ -288,10 +285,6 @@ where
 /// Renames, makes a collection or link, or sets what its owner says of an object.
 async fn one(app: &AppState, session: &Session, change: MountChange) -> Result<MountDone> {
     let path = change.path().clone();
-    let entry = match &change {
-        MountChange::Move { entry, .. } => *entry,
-        _ => None,
-    };
     if let Some(home) = home_of_path(app, &path).await? {
         let request = match change {
             MountChange::Move { from, to, overwrite, entry } => {
@@ -308,10 +301,7 @@ async fn one(app: &AppState, session: &Session, change: MountChange) -> Result<M
             }
             _ => http::Request::put(encode_path("/v1/collections", &path)).body(Vec::new()),
         };
-        let moved = at_home(app, session, &home, request).await;
-        return or_gone(app, &session.caller, &path, entry, moved)
-            .await
-            .map_err(|error| error.with_path(path));
+        return at_home(app, session, &home, request).await.map_err(|error| error.with_path(path));
     }
     let caller = &session.caller;
     let changed = match change {
@@ -325,32 +315,8 @@ async fn one(app: &AppState, session: &Session, change: MountChange) -> Result<M
         MountChange::MakeLink { target, .. } => app.catalog.create_link(caller, &path, target).await,
         change => app.catalog.create_collection(caller, change.path(), false).await,
     };
-    let changed = changed.map_err(ApiError::from);
-    let changed =
-        or_gone(app, caller, &path, entry, changed).await.map_err(|error| error.with_path(&path))?;
+    let changed = changed.map_err(|error| ApiError::from(error).with_path(&path))?;
     Ok(MountDone { entry: Some(changed.entry.id), ..done(changed.position) })
-}
-
-/// Tells it apart if a move lost a race, and is to be asked for again, or its entry is not where it was any more.
-async fn or_gone<T>(
-    app: &AppState,
-    caller: &Caller,
-    from: &ObjectPath,
-    entry: Option<EntryId>,
-    moved: Result<T>,
-) -> Result<T> {
-    match (moved, entry) {
-        (Err(error), Some(entry)) if error.code() == ErrorCode::Conflict => {
-            match app.catalog.stat(caller, from).await {
-                Ok(there) if there.id != entry => {
-                    let detail = format!("cannot move {from}: another entry is there by now");
-                    Err(ApiError::new(ErrorCode::NotFound, detail))
-                }
-                _ => Err(error),
-            }
-        }
-        (moved, _) => moved,
-    }
 }
 
 async fn remove(app: &AppState, session: &Session, change: MountChange) -> Result<MountDone> {
@@ -396,8 +362,7 @@ async fn at_home(
     let unread = |error| ApiError::internal("the answer of another site cannot be read").with_source(error);
     let body = axum::body::to_bytes(response.into_body(), MAX_JSON_BYTES).await.map_err(unread)?;
     if !status.is_success() {
-        let problem: Problem = parse_json(&body)?;
-        return Err(ApiError::new(problem.error_code(), problem.detail));
+        return Err(from_problem(parse_json(&body)?));
     }
     if makes && status != StatusCode::CREATED {
         return Err(ApiError::new(ErrorCode::AlreadyExists, "it is there already"));

@@ -106,14 +106,23 @@ impl Recovery {
     /// and the lease is kept.
     async fn undo(&self, lapsed: &LapsedLease, fences: &[Fence]) -> Result<usize> {
         let intents = self.catalog.intents_of(lapsed.lease.id).await?;
+        let mut away = None;
         for row in &intents {
-            let store = self.stores.get(row.intent.store).await?;
-            let identity = row.identity.as_deref().map(FileIdentity::new);
-            match row.token.parse() {
-                Ok(token) => undo_files(&store, &row.intent, &token, identity.as_ref()).await?,
-                Err(error) => tracing::error!(token = row.token, %error, "an intent names no staged file"),
+            let undone = async {
+                let store = self.stores.get(row.intent.store).await?;
+                let identity = row.identity.as_deref().map(FileIdentity::new);
+                match row.token.parse() {
+                    Ok(token) => undo_files(&store, &row.intent, &token, identity.as_ref()).await,
+                    Err(error) => {
+                        tracing::error!(token = row.token, %error, "an intent names no staged file");
+                        Ok(())
+                    }
+                }
+            };
+            match undone.await {
+                Ok(()) => self.catalog.delete_intent(row.intent.id).await?,
+                Err(error) => drop(away.get_or_insert(error)),
             }
-            self.catalog.delete_intent(row.intent.id).await?;
         }
         crate::abroad::undo_reserved(&self.catalog, &self.stores, lapsed.lease.id).await?;
         if lapsed.lease.kind == LeaseKind::Mount {
@@ -121,6 +130,9 @@ impl Recovery {
             crate::mounts::end_writing(&self.catalog).await?;
         }
         self.stores.discard_fences(fences).await?;
+        if let Some(error) = away {
+            return Err(error);
+        }
         self.catalog.release_lease(lapsed.lease.id, lapsed.lease.fence).await?;
         Ok(intents.len())
     }

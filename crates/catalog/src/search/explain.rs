@@ -3,9 +3,10 @@
 use percale_core::access::Caller;
 use percale_core::query::Condition;
 
+use super::names::check_names;
 use super::sql::{Filters, Holders, split};
 use super::texts::Texts;
-use super::{FEW, Searched, Visible, check_names, holders, visible};
+use super::{FEW, Searched, Visible, holders, visible};
 use crate::catalog::Catalog;
 use crate::engine::{Query, Tx};
 use crate::error::Result;

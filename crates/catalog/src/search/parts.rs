@@ -6,10 +6,11 @@ use percale_core::access::Caller;
 use percale_core::ids::{SiteId, SpaceId};
 use percale_core::query::{Condition, Field};
 
+use super::names::{check_fields, check_names};
 use super::sql::{Members, split};
 use super::texts::Texts;
 use super::windows::WINDOW;
-use super::{FEW, Searched, check_fields, check_names, holders, homes, visible};
+use super::{FEW, Searched, holders, homes, visible};
 use crate::engine::{Query, Tx};
 use crate::error::Result;
 use crate::model::MAX_LIST;

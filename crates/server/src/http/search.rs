@@ -20,7 +20,7 @@ use percale_catalog::{Found, MAX_LIST, Page, SearchOptions, Sort, SummaryOptions
 use percale_core::access::Caller;
 use percale_core::ids::SiteId;
 use percale_core::query::{Condition, Field, Test};
-use percale_core::{AttributeName, AttributeValue, ErrorCode, Timestamp};
+use percale_core::{AttributeName, AttributeValue, Timestamp};
 use percale_discovery::{QueryError, cql2};
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
@@ -107,7 +107,8 @@ async fn search(
         return streamed(app, caller, options, query.limit, form).await;
     }
     options.limit = limit(query.limit)?;
-    let must_be_there = if options.after.is_none() { existing(&options.condition) } else { Vec::new() };
+    let mut must_be_there = if options.after.is_none() { existing(&options.condition) } else { Vec::new() };
+    must_be_there.truncate(MAX_UNKNOWN);
     let found = app.catalog.search(&caller, options).await?;
     let away = away(&app, &found.homes);
     let entries = found.page.items.into_iter().map(told);
@@ -116,7 +117,7 @@ async fn search(
     let mut page =
         FoundPage { items: entries.collect(), next: next.clone(), away, mismatches, unknown: Vec::new() };
     if page.items.is_empty() && next.is_none() {
-        page.unknown = unknown(&app, &caller, must_be_there).await?;
+        page.unknown = app.catalog.attributes_nobody_has(&caller, must_be_there).await?;
     }
     Ok(linked(&uri, next.as_deref(), &page))
 }
@@ -131,22 +132,6 @@ fn existing(condition: &Condition) -> Vec<AttributeName> {
         Condition::Is(Field::Attribute(name), Test::Exists) => vec![name.clone()],
         _ => Vec::new(),
     }
-}
-
-/// Returns which of these attributes nothing has that the caller may see.
-async fn unknown(app: &AppState, caller: &Caller, names: Vec<AttributeName>) -> Result<Vec<AttributeName>> {
-    let mut unknown = Vec::new();
-    for name in names.into_iter().take(MAX_UNKNOWN) {
-        // To be told an attribute that nothing has is an error, before anything is looked at.
-        let mut options = SearchOptions::new(Condition::All(Vec::new()));
-        (options.limit, options.attributes) = (1, vec![name.clone()]);
-        match app.catalog.search(caller, options).await {
-            Ok(_) => {}
-            Err(error) if error.code() == ErrorCode::InvalidRequest => unknown.push(name),
-            Err(error) => return Err(error.into()),
-        }
-    }
-    Ok(unknown)
 }
 
 fn not_compared(one: percale_catalog::Mismatch) -> Mismatch {

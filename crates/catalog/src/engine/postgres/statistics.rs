@@ -2,7 +2,7 @@
 //!
 //! PostgreSQL looks at a table by itself up to a minute after much of it has changed. Until then what is asked of a young catalog that has
 //! grown fast is planned as if little were there, and to look up a value may be to go along an index of all of them. So it is told to look
-//! each time that what was written has doubled: often while there is little, and twenty times for a million rows.
+//! each time that what this server wrote has doubled: often while there is little, and ten times for a million rows.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
