@@ -177,6 +177,9 @@ impl Header {
     }
 }
 
+/// Microseconds of a day.
+const DAY: i64 = 24 * 3600 * 1_000_000;
+
 /// Reads a time in ISO 8601; without a zone it is in UTC. A date without a time of the day has a first and a last moment, and so has a month or
 /// a year.
 pub(crate) fn times_of(text: &str) -> Option<(Timestamp, Timestamp)> {
@@ -189,7 +192,9 @@ pub(crate) fn times_of(text: &str) -> Option<(Timestamp, Timestamp)> {
     if let Some((first, end)) = dates(text) {
         return Some((first, Timestamp::from_micros(end.as_micros() - 1)));
     }
-    at(&format!("{text}T00:00:00Z")).map(|day| (day, day))
+    // A day without hyphens.
+    let day = at(&format!("{text}T00:00:00Z"))?;
+    Some((day, Timestamp::from_micros(day.as_micros() + DAY - 1)))
 }
 
 /// Makes a name that an attribute may have.
@@ -304,6 +309,7 @@ mod tests {
         header.text("date_issued", "2018");
         header.text("DATE-END", "2018-12-31");
         header.text("properties.end_datetime", "2018-02");
+        assert_eq!(times_of("20181231"), times_of("2018-12-31"));
         let found = header.finish();
         let time = |text: &str| AttributeValue::Time(text.parse().unwrap());
         assert_eq!(found[0].values[1], time("2018-03-01T00:00:00Z"));

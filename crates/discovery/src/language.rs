@@ -192,6 +192,11 @@ fn is_word(char: char) -> bool {
     char.is_alphanumeric() || char == '_'
 }
 
+/// Tells whether a value without quotes ends before a character.
+pub(crate) fn ends_value(char: char) -> bool {
+    char.is_whitespace() || "()[]{},\"'".contains(char)
+}
+
 /// Characters of a name that stands without quotes.
 fn is_key(char: char) -> bool {
     is_word(char) || matches!(char, '.' | '-' | '/')
@@ -538,8 +543,7 @@ impl<'a> Reader<'a> {
     }
 
     fn bare_value(&mut self) -> &'a str {
-        let is_end = |char: char| char.is_whitespace() || "()[]{},\"'".contains(char);
-        self.take(take_till(0.., is_end)).unwrap_or_default()
+        self.take(take_till(0.., ends_value)).unwrap_or_default()
     }
 
     fn bare_text(&mut self) -> &'a str {

@@ -23,7 +23,7 @@ fn one(condition: &Condition) -> String {
         Condition::All(_) | Condition::Any(_) => format!("({})", write(condition)),
         Condition::Not(part) => format!("NOT {}", one(part)),
         Condition::Text(text) => quoted(text),
-        // LIKE goes over slashes. What is read as such a pattern has nothing that ends a word.
+        // LIKE goes over slashes. What is read as such a pattern has nothing that ends a value.
         Condition::Is(Field::Builtin(Builtin::Path), Test::Matches(pattern)) => format!("path:{pattern}"),
         Condition::Is(field, test) => clause(&name(field), test),
     }
