@@ -324,30 +324,16 @@ impl Changes {
         self.until(|queue| queue.is_done(last).then_some(())).await;
     }
 
-    /// Waits until everything that was added up to now is done.
+    /// Waits until a change is done, or everything that was added up to now.
     ///
     /// # Errors
     /// Why the changes that are first in the queue cannot be made, since the site is away, or too often.
-    pub async fn until_all_done(&self) -> Result<(), ErrorCode> {
+    pub async fn until_done_or_away(&self, number: Option<u64>) -> Result<(), ErrorCode> {
         tokio::select! {
             biased;
-            () = self.until_done(None) => Ok(()),
+            () = self.until_done(number) => Ok(()),
             code = self.until_away() => Err(code),
         }
-    }
-
-    /// Waits until a change is done.
-    ///
-    /// # Errors
-    /// Why the changes that are first in the queue cannot be made for now, as when the site is away.
-    pub async fn until_done_or_refused(&self, number: u64) -> Result<(), ErrorCode> {
-        let (before, _) = self.queue().refused;
-        let ended = self.until(|queue| match queue.refused {
-            _ if queue.is_done(number) => Some(Ok(())),
-            (count, Some(why)) if count != before => Some(Err(why)),
-            _ => None,
-        });
-        ended.await
     }
 
     /// Waits until the changes that are first in the queue cannot be made since the site is away, or too often. Returns why.
@@ -530,7 +516,7 @@ mod tests {
     #[tokio::test]
     async fn who_waits_for_all_changes_or_for_room_does_not_wait_for_a_site_that_is_away() {
         let changes = Changes::default();
-        assert_eq!((changes.until_all_done().await, changes.room().await), (Ok(()), Ok(())));
+        assert_eq!((changes.until_done_or_away(None).await, changes.room().await), (Ok(()), Ok(())));
         for _ in 0..=MOST_WAITING {
             changes.push(publish("/lab/a"), Vec::new(), None);
         }
@@ -538,13 +524,13 @@ mod tests {
             changes.queue().refused = (1, Some(ErrorCode::SiteUnavailable));
             changes.tell();
         };
-        let (all, room, ()) = tokio::join!(changes.until_all_done(), changes.room(), away);
+        let (all, room, ()) = tokio::join!(changes.until_done_or_away(None), changes.room(), away);
         assert_eq!((all, room), (Err(ErrorCode::SiteUnavailable), Err(Errno::EHOSTDOWN)));
         let done = async {
             changes.queue().waiting.clear();
             changes.tell();
         };
-        let (all, room, ()) = tokio::join!(changes.until_all_done(), changes.room(), done);
+        let (all, room, ()) = tokio::join!(changes.until_done_or_away(None), changes.room(), done);
         assert_eq!((all, room), (Ok(()), Ok(())));
     }
 

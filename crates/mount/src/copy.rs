@@ -150,7 +150,6 @@ pub fn replace_open(state: &mut State, node: NodeId) -> Option<NodeId> {
         mode: object.mode,
         ..Object::default()
     };
-    // Not one without a name: that was removed, and would be there again.
     state.names.replace(node, What::Object(Box::new(other)))
 }
 

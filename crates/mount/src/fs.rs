@@ -475,10 +475,10 @@ impl Filesystem for Fs {
         _lock_owner: LockOwner,
         reply: ReplyEmpty,
     ) {
-        match self.shared.session.lost() {
-            // What was written cannot be published any more.
-            Some(_) if self.shared.changes.has_waiting() => reply.error(Errno::EIO),
-            _ => reply.ok(),
+        // What was written cannot be published any more.
+        match self.shared.session.is_lost() && self.shared.changes.has_waiting() {
+            true => reply.error(Errno::EIO),
+            false => reply.ok(),
         }
     }
 

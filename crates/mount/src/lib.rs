@@ -13,20 +13,26 @@
 //! | [`requests`] | the same, where it takes time |
 //! | [`names`] | nodes and their names |
 //! | [`object`] | what is known of a file |
+//! | [`listing`] | what is known of a directory |
+//! | [`state`] | all that is known, and who shares it |
 //! | [`files`] | files that programs have open |
+//! | [`work`] | files that programs write |
+//! | [`xattr`] | attributes |
 //! | [`copy`] | the copies that changes begin with |
-//! | [`tree`] | names that are made, changed and removed |
+//! | [`tree`] | names that are made, changed and removed, here or by others |
 //! | [`changes`] | what is not published yet |
 //! | [`publish`] | how that is sent to the site |
 //! | [`owned`] | names that this mount changes itself |
 //! | [`follow`] | what changes elsewhere |
 //! | [`remote`] | bytes of other hosts |
+//! | [`pattern`] | which of them come next |
 //! | [`session`] | the stores that this host sees |
 //! | [`quota`] | how much room there is |
 //! | [`ability`] | what this host lets a mount do |
 //! | [`log`] | where what is staged belongs |
 //! | [`left`] | what a killed process left |
 //! | [`lease`] | whether a program still writes a file |
+//! | [`error`] | what programs and the command are told |
 
 mod ability;
 mod changes;

@@ -95,15 +95,14 @@ impl Shared {
             self.state().names.collection_mut(id).ok_or(Errno::ENOENT)?.is_touched = false;
             let read = self.read_listing(&path, needs_all).await;
             let mut state = self.state();
-            let is_kept =
-                state.names.get(id).is_some_and(|node| node.entry.is_none()) || state.names.waits(id);
+            let is_gone = read.as_ref().is_err_and(|error| error.code() == ErrorCode::NotFound);
+            let is_kept = is_gone
+                && (state.names.get(id).is_some_and(|node| node.entry.is_none()) || state.names.waits(id));
             let collection = state.names.collection_mut(id).ok_or(Errno::ENOENT)?;
             let has_changed = collection.is_touched;
             let listed = match read {
                 // Others removed it: what is in it is what waits to be published.
-                Err(error) if is_kept && error.code() == ErrorCode::NotFound => {
-                    Listed { is_whole: true, ..Listed::default() }
-                }
+                Err(_) if is_kept => Listed { is_whole: true, ..Listed::default() },
                 read => read.map_err(|error| self.session.not_seen(&path, &error))?,
             };
             if !listed.is_whole {

@@ -481,6 +481,13 @@ impl Names {
         self.nodes.values().filter(|node| node.has_work()).count()
     }
 
+    /// Notes why something in a collection was refused, for a program that asks.
+    pub fn note_refused(&mut self, parent: NodeId, code: ErrorCode) {
+        if let Some(collection) = self.collection_mut(parent) {
+            collection.refused.get_or_insert(code);
+        }
+    }
+
     /// Tells whether something at a node or below it was changed here and is not published.
     pub fn waits(&self, id: NodeId) -> bool {
         !self.works_within(id).is_empty()

@@ -60,8 +60,8 @@ fn may_pass(shared: &Shared, change: &Change, refused: &Refused) -> bool {
         Change::Publish(staged) => shared.session.stat_written(&staged.place).is_err(),
         Change::Say(..) | Change::Name(_) => false,
     };
-    let is_over = is_gone && refused.code == ErrorCode::VersionChanged;
-    refused.is_retryable && !is_over && shared.session.lost().is_none()
+    let is_superseded = is_gone && refused.code == ErrorCode::VersionChanged;
+    refused.is_retryable && !is_superseded && !shared.session.is_lost()
 }
 
 /// Tells whether a directory is where it was to be moved to, though it is not found where it was: the answer that it was moved was lost.
@@ -231,7 +231,7 @@ fn end(shared: &Shared, Ended { number, sent, now, names, answer, outcome }: End
             if answer.is_none() {
                 let path = change.path();
                 let mut state = shared.state();
-                names.iter().for_each(|(parent, _)| note_refused(&mut state, *parent, refused.code));
+                names.iter().for_each(|(parent, _)| state.names.note_refused(*parent, refused.code));
                 drop(state);
                 tracing::error!(%path, code = %refused.code, error = refused.detail, "a change was refused after a program was told that it was made");
                 forget.extend(names.first().cloned());
@@ -347,7 +347,7 @@ fn failed(shared: &Shared, number: u64, staged: &Staged, (refused, now): (&Refus
         return shared.end_work(&mut state, staged.node);
     }
     if let Some(parent) = state.names.get(staged.node).map(|node| node.parent) {
-        note_refused(&mut state, parent, refused.code);
+        state.names.note_refused(parent, refused.code);
     }
     if staged.place.is_the_copy() {
         tracing::error!(
@@ -365,13 +365,6 @@ fn failed(shared: &Shared, number: u64, staged: &Staged, (refused, now): (&Refus
         "what a program wrote cannot be published; it is only on this host until it is written again or removed"
     );
     keep(shared, &mut state, number, staged);
-}
-
-/// Notes why something in a collection was refused, for a program that asks.
-fn note_refused(state: &mut State, parent: NodeId, code: ErrorCode) {
-    if let Some(collection) = state.names.collection_mut(parent) {
-        collection.refused.get_or_insert(code);
-    }
 }
 
 /// Notes that a file that was refused is to be published again.

@@ -108,7 +108,9 @@ impl Shared {
     pub async fn clear(self: &Arc<Self>, node: NodeId, obstacle: Obstacle) -> Result<(), Errno> {
         match obstacle {
             Obstacle::No(errno) => Err(errno),
-            Obstacle::Publishing(number) => self.changes.until_done_or_refused(number).await.map_err(errno),
+            Obstacle::Publishing(number) => {
+                self.changes.until_done_or_away(Some(number)).await.map_err(errno)
+            }
             Obstacle::NeedsCopy => self.bring(node).await,
         }
     }

@@ -3,8 +3,7 @@
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::RwLock;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use percale_api::mounts::Mount;
 use percale_client::Client;
@@ -60,7 +59,7 @@ pub struct Session {
     spool_path: PathBuf,
     next: AtomicU64,
     prefix: String,
-    lost: RwLock<Option<String>>,
+    is_lost: AtomicBool,
 }
 
 /// Names of fields that change when the content of a file does.
@@ -121,7 +120,7 @@ impl Session {
                     .unwrap_or_default()
                     .as_micros()
             ),
-            lost: RwLock::new(None),
+            is_lost: AtomicBool::new(false),
         })
     }
 
@@ -322,9 +321,7 @@ impl Session {
 
     /// Notes why nothing can be looked at or published any more, and tells it once.
     pub fn set_lost(&self, why: String) {
-        let before =
-            self.lost.write().unwrap_or_else(std::sync::PoisonError::into_inner).replace(why.clone());
-        if before.is_none() {
+        if !self.is_lost.swap(true, Ordering::Relaxed) {
             tracing::error!(
                 session = %self.id, why,
                 "the session of this mount is over, as after a host slept for long; unmount it, and mount it again"
@@ -332,9 +329,9 @@ impl Session {
         }
     }
 
-    /// Tells why nothing can be looked at or published any more.
-    pub fn lost(&self) -> Option<String> {
-        self.lost.read().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
+    /// Tells whether that is so.
+    pub fn is_lost(&self) -> bool {
+        self.is_lost.load(Ordering::Relaxed)
     }
 }
 

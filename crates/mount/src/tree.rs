@@ -1,4 +1,4 @@
-//! Names that are made, changed and removed through the mount.
+//! Names that are made, changed and removed, through the mount or by others.
 
 use fuser::Errno;
 use percale_api::mounts::MountChange;
@@ -137,7 +137,7 @@ impl Shared {
     /// What programs are told: that the site is away, or, once, that something in this directory was refused.
     pub async fn sync_directory(&self, node: NodeId) -> Result<(), Errno> {
         self.end_mappings();
-        self.changes.until_all_done().await.map_err(errno)?;
+        self.changes.until_done_or_away(None).await.map_err(errno)?;
         let refused =
             self.state().names.collection_mut(node).and_then(|collection| collection.refused.take());
         match refused {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use fuser::Errno;
 use percale_api::mounts::MountChange;
 use percale_api::uploads::Condition;
-use percale_core::{FileMode, ObjectPath, Timestamp};
+use percale_core::{ErrorCode, FileMode, ObjectPath, Timestamp};
 use rustix::fs::Statx;
 
 use crate::changes::{Change, Staged};
@@ -329,6 +329,7 @@ impl Shared {
                     staged = %work.place.token,
                     "what a program wrote cannot be published, since its directory is gone or it cannot be looked at; it is only on this host until it is written again or removed"
                 );
+                state.names.note_refused(parent, ErrorCode::Internal);
                 return;
             }
         };

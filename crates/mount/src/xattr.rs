@@ -132,13 +132,7 @@ pub async fn set(
     };
     let path = published(shared, node).await?;
     let kept = waiting(&mut shared.state(), node, |said| {
-        let is_there = said.get(&name).is_some_and(|values| !values.is_empty());
-        if is_there && flags.contains(XattrFlags::CREATE) {
-            return Err(Errno::EEXIST);
-        }
-        if !is_there && (values.is_empty() || flags.contains(XattrFlags::REPLACE)) {
-            return Err(Errno::ENODATA);
-        }
+        may_set(said.get(&name).is_some_and(|values| !values.is_empty()), values.is_empty(), flags)?;
         said.insert(name.clone(), values.clone());
         Ok(())
     });
@@ -146,17 +140,20 @@ pub async fn set(
         return kept;
     }
     if values.is_empty() || flags.intersects(XattrFlags::CREATE | XattrFlags::REPLACE) {
-        let is_there = said(shared, &path, &name).await?.is_some();
-        if is_there && flags.contains(XattrFlags::CREATE) {
-            return Err(Errno::EEXIST);
-        }
-        if !is_there && (values.is_empty() || flags.contains(XattrFlags::REPLACE)) {
-            return Err(Errno::ENODATA);
-        }
+        may_set(said(shared, &path, &name).await?.is_some(), values.is_empty(), flags)?;
     }
     let change = AttributeChange { set: [(name, values)].into() };
     let changed = shared.session.client.change_attributes(&path, &change).await;
     changed.map(drop).map_err(|error| errno(error.code()))
+}
+
+/// Decides whether an attribute that is there, or not, may be set so, or removed.
+fn may_set(is_there: bool, is_removal: bool, flags: XattrFlags) -> Result<(), Errno> {
+    match is_there {
+        true if flags.contains(XattrFlags::CREATE) => Err(Errno::EEXIST),
+        false if is_removal || flags.contains(XattrFlags::REPLACE) => Err(Errno::ENODATA),
+        _ => Ok(()),
+    }
 }
 
 /// Looks at what was said of a file that is not in the catalog yet, such as one that a program still writes; nothing of others.

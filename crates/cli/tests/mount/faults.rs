@@ -34,8 +34,7 @@ fn what_was_written_survives_the_death_of_the_mount() {
     over.write_all(b" and late").unwrap();
     mount.kill();
     drop((open, over));
-    site.spawn();
-    site.wait_until_ready();
+    site.restart();
     assert_eq!(listing(&site), ["/lab/published 5"], "nothing half-written is seen");
 
     let mount = Mounted::start(&site, folder.path(), &[]);
@@ -70,8 +69,7 @@ fn what_was_renamed_before_the_mount_died_is_published_where_it_was_last() {
     fs::rename(mount.path("safe"), mount.path("target")).unwrap();
     mount.kill();
     drop(open);
-    site.spawn();
-    site.wait_until_ready();
+    site.restart();
     let mount = Mounted::start(&site, folder.path(), &[]);
     let wanted = ["/lab/b -", "/lab/b/deep -", "/lab/b/deep/open 4", "/lab/first 5", "/lab/target 8"];
     until_listed(&site, &wanted);
@@ -95,8 +93,7 @@ fn what_was_written_last_before_the_mount_died_is_what_is_there_in_the_end() {
         std::thread::sleep(Duration::from_millis(500));
     }
     mount.kill();
-    site.spawn();
-    site.wait_until_ready();
+    site.restart();
     let mount = Mounted::start(&site, folder.path(), &[]);
     wanted.insert(0, "/lab/file 5".to_owned());
     until_listed(&site, &wanted.iter().map(String::as_str).collect::<Vec<_>>());
@@ -116,8 +113,7 @@ fn leave_without_session(mut site: Site, folder: &Path) -> Site {
     let begin = text.find("\"id\":\"").unwrap() + 6;
     let other = "01999999-0000-7000-8000-000000000001";
     fs::write(&log, [&text[..begin], other, &text[begin + other.len()..]].concat()).unwrap();
-    site.spawn();
-    site.wait_until_ready();
+    site.restart();
     site
 }
 
@@ -167,8 +163,7 @@ fn what_lies_on_a_store_that_is_not_seen_for_a_while_is_published_later() {
     site.kill();
     fs::write(mount.path("file"), "bytes").unwrap();
     mount.kill();
-    site.spawn();
-    site.wait_until_ready();
+    site.restart();
     let (store, away) = (site.directory().join("store"), site.directory().join("away"));
     fs::rename(&store, &away).unwrap();
     Mounted::start(&site, folder.path(), &[]).stop();
@@ -198,8 +193,7 @@ fn programs_go_on_while_the_server_is_away() {
     assert_eq!(fs::read_to_string(mount.path("dir/a")).unwrap(), "three");
     assert_eq!(fs::read_dir(mount.path("dir")).unwrap().count(), 2);
     assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
-    site.spawn();
-    site.wait_until_ready();
+    site.restart();
     until_listed(&site, &["/lab/dir -", "/lab/dir/a 5", "/lab/dir/c 3"]);
 }
 
@@ -312,8 +306,7 @@ fn names_that_are_known_are_known_while_the_server_is_away() {
         assert!(asked.elapsed() < Duration::from_secs(3), "{:?}", asked.elapsed());
         std::thread::sleep(Duration::from_millis(250));
     }
-    site.spawn();
-    site.wait_until_ready();
+    site.restart();
     let other = folder.path().join("other");
     fs::write(&other, "other").unwrap();
     run(&site, &["put", other.to_str().unwrap(), "percale:/lab/dir/b"]);
@@ -448,8 +441,7 @@ fn who_syncs_a_directory_is_told_that_the_site_is_away() {
     fs::write(mount.path("dir/b"), "two").unwrap();
     let told = directory.sync_all().unwrap_err();
     assert_eq!(told.raw_os_error(), Some(rustix::io::Errno::HOSTDOWN.raw_os_error()));
-    site.spawn();
-    site.wait_until_ready();
+    site.restart();
     directory.sync_all().unwrap();
     assert_eq!(listing(&site), ["/lab/dir -", "/lab/dir/a 3", "/lab/dir/b 3"]);
 }

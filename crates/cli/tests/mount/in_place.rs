@@ -121,8 +121,7 @@ fn what_was_written_in_place_is_published_by_the_next_mount() {
     file.write_all_at(b"new", 0).unwrap();
     mount.kill();
     drop(file);
-    site.spawn();
-    site.wait_until_ready();
+    site.restart();
     let mount = Mounted::start(&site, folder.path(), &[]);
     soon("the new version", || {
         let read = site.command(&["cat", "percale:/lab/data/file"]).output().unwrap();

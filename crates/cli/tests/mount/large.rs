@@ -2,14 +2,13 @@
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write as _};
-use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
 
 use percale_testkit::process::{Site, SiteOptions};
-use serde_json::Value;
 
-use crate::mounted::{Mounted, can_mount, run, soon};
+use crate::mounted::{Mounted, can_mount, run, soon, token};
 
 /// More than a page of them.
 const FILES: usize = 10_050;
@@ -114,13 +113,7 @@ fn a_large_directory_may_be_closed_to_who_mounts_it() {
     }
     let (folder, target) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let site = site(folder.path());
-    let issued: Value =
-        serde_json::from_str(&run(&site, &["token", "create", "--subject", "user:reader", "--json"]))
-            .unwrap();
-    run(&site, &["grant", "add", "percale:/lab", "user:reader", "read"]);
-    let token = folder.path().join("token");
-    fs::write(&token, issued["secret"].as_str().unwrap()).unwrap();
-    fs::set_permissions(&token, fs::Permissions::from_mode(0o600)).unwrap();
+    let token = token(&site, folder.path(), "reader", "read");
     let mount = Mounted::start(&site, target.path(), &["--token-file", token.to_str().unwrap()]);
     let path = |name: &str| mount.path(&format!("many/{name}"));
     let is_refused = |error: std::io::Error| error.kind() == ErrorKind::PermissionDenied;

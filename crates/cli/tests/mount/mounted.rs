@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -145,6 +146,18 @@ pub fn run(site: &Site, arguments: &[&str]) -> String {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     assert!(output.status.success(), "{arguments:?}: {} {}", text(&output.stdout), text(&output.stderr));
     text(&output.stdout)
+}
+
+/// Lets a user do something in the space `lab`, and returns the file of their token.
+pub fn token(site: &Site, folder: &Path, user: &str, permission: &str) -> PathBuf {
+    let subject = format!("user:{user}");
+    let issued = run(site, &["token", "create", "--subject", &subject, "--json"]);
+    let issued: Value = serde_json::from_str(&issued).unwrap();
+    run(site, &["grant", "add", "percale:/lab", &subject, permission]);
+    let token = folder.join("token");
+    fs::write(&token, issued["secret"].as_str().unwrap()).unwrap();
+    fs::set_permissions(&token, fs::Permissions::from_mode(0o600)).unwrap();
+    token
 }
 
 /// What the fabric has: each path with its size, or `-` for a collection.

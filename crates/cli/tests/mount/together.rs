@@ -1,14 +1,13 @@
 //! Several mounts, several programs, several spaces.
 
 use std::fs::{self, File, OpenOptions};
-use std::os::unix::fs::{FileExt as _, PermissionsExt as _};
+use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use percale_testkit::tools::python;
-use serde_json::Value;
 
-use crate::mounted::{Mounted, command, run, site, soon, to_mount, unmount, until_listed};
+use crate::mounted::{Mounted, command, run, site, soon, to_mount, token, unmount, until_listed};
 
 #[test]
 fn of_two_mounts_that_write_one_file_the_last_to_close_wins() {
@@ -103,12 +102,6 @@ fn without_a_path_every_space_is_a_directory_that_its_user_may_see() {
     run(&site, &["space", "create", "other", "--store", "disk"]);
     assert_eq!(all_spaces(&site, folder.path(), &[]), ["lab", "other"]);
     until_listed(&site, &["/lab/new 3"]);
-    let issued: Value =
-        serde_json::from_str(&run(&site, &["token", "create", "--subject", "user:writer", "--json"]))
-            .unwrap();
-    run(&site, &["grant", "add", "percale:/lab", "user:writer", "write"]);
-    let token = other.path().join("token");
-    fs::write(&token, issued["secret"].as_str().unwrap()).unwrap();
-    fs::set_permissions(&token, fs::Permissions::from_mode(0o600)).unwrap();
+    let token = token(&site, other.path(), "writer", "write");
     assert_eq!(all_spaces(&site, other.path(), &["--token-file", token.to_str().unwrap()]), ["lab"]);
 }
