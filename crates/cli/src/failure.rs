@@ -135,6 +135,13 @@ impl Failure {
     }
 }
 
+/// Returns the code with which a command ends that had items fail: that of all of them if nothing was done and they are alike, else "partial".
+pub fn of_all(codes: &[ErrorCode], is_any_done: bool) -> Option<ErrorCode> {
+    let first = *codes.first()?;
+    let are_alike = codes.iter().all(|code| *code == first);
+    Some(if are_alike && !is_any_done { first } else { ErrorCode::Partial })
+}
+
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0.message)

@@ -9,14 +9,14 @@ use percale_api::MAX_PAGE;
 use percale_api::attributes::{AttributeChange, Source};
 use percale_api::tasks::{NewTask, TaskSpec};
 use percale_core::attribute::Float;
-use percale_core::{AttributeName, AttributeValue, ErrorCode};
+use percale_core::{AttributeName, AttributeValue};
 use serde_json::json;
 
 use super::grant::fabric_path;
 use super::task;
 use crate::address::{FabricPath, show};
 use crate::context::Context;
-use crate::failure::{Failure, Result};
+use crate::failure::{Failure, Result, of_all};
 use crate::listed::{listed, resolve};
 use crate::output::Lines;
 use crate::wildcards::expand;
@@ -304,7 +304,7 @@ async fn change(named: Named, change: AttributeChange, context: &Context) -> Res
         .buffered(AT_ONCE);
     let mut changed = std::pin::pin!(changed);
     let mut out = Lines::open();
-    let (mut done, mut failed) = (0, Vec::new());
+    let (mut done, mut failed) = (0_usize, Vec::new());
     while let Some((result, path)) = changed.next().await {
         let failure = match result {
             Ok(_) => {
@@ -329,10 +329,9 @@ async fn change(named: Named, change: AttributeChange, context: &Context) -> Res
         }
     }
     out.finish()?;
-    match failed.first() {
+    match of_all(&failed, done > 0) {
         None => Ok(()),
-        Some(first) if done == 0 && failed.iter().all(|code| code == first) => Err(Failure::told(*first)),
-        Some(_) => Err(Failure::told(ErrorCode::Partial)),
+        Some(code) => Err(Failure::told(code)),
     }
 }
 

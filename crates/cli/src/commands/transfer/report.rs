@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::OnItem;
 use crate::context::Context;
-use crate::failure::{Failure, Result};
+use crate::failure::{Failure, Result, of_all};
 use crate::output::{Lines, Output, count, duration, size};
 use crate::progress::Bar;
 
@@ -146,15 +146,14 @@ impl Reporter {
     }
 }
 
-/// With which code a transfer ends: that of its failures if nothing succeeded and all have the same, else "partial".
+/// With which code a transfer ends.
 fn code_of(report: &Report) -> Option<ErrorCode> {
     let code = |item: &Item| match &item.outcome {
         Outcome::Failed(error) => error.code(),
         _ => ErrorCode::Internal,
     };
-    let first = report.failures.first().map(code)?;
-    let alike = report.failures.iter().all(|item| code(item) == first);
-    Some(if alike && report.done + report.same + report.removed == 0 { first } else { ErrorCode::Partial })
+    let codes: Vec<ErrorCode> = report.failures.iter().map(code).collect();
+    of_all(&codes, report.done + report.same + report.removed > 0)
 }
 
 impl Shared {
