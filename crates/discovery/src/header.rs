@@ -108,6 +108,14 @@ impl Header {
         self.add(name, [unsigned(number)]);
     }
 
+    /// Adds the length of a dimension: once, if all that have it agree.
+    pub fn dimension(&mut self, name: &str, size: u64) {
+        let (name, size) = (format!("dim.{name}"), unsigned(size));
+        if !self.values(&name).is_some_and(|known| known.contains(&size)) {
+            self.add(&name, [size]);
+        }
+    }
+
     /// Counts values that there was no room for.
     pub fn leave_out(&mut self, values: u64) {
         self.left_out = self.left_out.saturating_add(values);

@@ -147,14 +147,29 @@ fn zarr() {
             "var.tas.shape=12, 180 (integer)",
             "var.tas.dimension_names=time, lat (text)",
             "var.tas.units=K (text)",
+            "dim.time=12 (integer)",
+            "dim.lat=180 (integer)",
         ],
     );
     has(
         &read(".zmetadata", made::ZARR_2),
-        &["title=t (text)", "var.tas=<f4 (text)", "var.tas.units=K (text)"],
+        &["title=t (text)", "var.tas=<f4 (text)", "var.tas.units=K (text)", "dim.x=3 (integer)"],
     );
     has(&read(".zarray", br#"{"shape":[3],"dtype":"<f4"}"#), &["dtype=<f4 (text)", "shape=3 (integer)"]);
     has(&read(".zattrs", br#"{"units":"K"}"#), &["units=K (text)"]);
+    let own = read(
+        "zarr.json",
+        br#"{"node_type":"array","shape":[12,3],"data_type":"int8","dimension_names":["time",null]}"#,
+    );
+    has(&own, &["dim.time=12 (integer)"]);
+    // Names hold within a group; one whose arrays do not agree has all lengths.
+    let groups = br#"{"metadata":{"a/b/t/.zarray":{"shape":[3],"dtype":"<f4"},"a/b/t/.zattrs":{"_ARRAY_DIMENSIONS":["x"]},
+        "t/.zarray":{"shape":[4],"dtype":"<f4"},"t/.zattrs":{"_ARRAY_DIMENSIONS":["x"]},
+        "u/.zarray":{"shape":[5,4],"dtype":"<f4"},"u/.zattrs":{"_ARRAY_DIMENSIONS":["x","x"]},
+        "v/.zarray":{"shape":[6],"dtype":"<f4"},"v/.zattrs":{"_ARRAY_DIMENSIONS":["y","z"]}}}"#;
+    let found = read(".zmetadata", groups);
+    has(&found, &["dim.a.b.x=3 (integer)", "dim.x=4, 5 (integer)"]);
+    assert!(!found.iter().any(|found| found.starts_with("dim.y")), "{found:#?}");
     let deep = format!("{}{}", "[".repeat(10_000), "]".repeat(10_000));
     let file = File::new(Arc::new(deep.into_bytes()));
     assert!(formats::read(&file, "zarr.json").is_err());

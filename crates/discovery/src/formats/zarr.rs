@@ -1,6 +1,7 @@
 //! Zarr, versions 2 and 3: what its objects of JSON say. The attributes are those of the object itself; where it has those of the arrays
 //! below it as well (consolidated metadata), these are variables.
 
+use percale_core::attribute::MAX_ATTRIBUTE_VALUES;
 use serde_json::{Map, Value};
 
 use super::Unreadable;
@@ -8,6 +9,9 @@ use super::document::add;
 use crate::header::Header;
 use crate::source::File;
 
+/// By which xarray keeps the names of dimensions in version 2
+/// (<https://docs.xarray.dev/en/stable/internals/zarr-encoding-spec.html>).
+const NAMES_OF_2: &str = "_ARRAY_DIMENSIONS";
 /// Largest object that is read.
 const MAX_SIZE: u64 = 64 << 20;
 
@@ -29,11 +33,16 @@ pub(super) fn read(file: &File, name: &str) -> Result<Header, Unreadable> {
         ".zattrs" => attributes(&mut header, "", &whole),
         ".zarray" => array(&mut header, "", &whole),
         ".zmetadata" => {
-            for (path, node) in nodes(&whole, "metadata") {
-                let (path, last) = path.rsplit_once('/').unwrap_or(("", path));
+            for (key, node) in nodes(&whole, "metadata") {
+                let (path, last) = key.rsplit_once('/').unwrap_or(("", key));
                 match last {
                     ".zattrs" => attributes(&mut header, &before(path), node),
-                    ".zarray" => array(&mut header, &before(path), node),
+                    ".zarray" => {
+                        array(&mut header, &before(path), node);
+                        let beside = format!("{}.zattrs", key.trim_end_matches(last));
+                        let beside = whole.get("metadata").and_then(|all| all.get(beside));
+                        dimensions(&mut header, path, node, beside.and_then(|beside| beside.get(NAMES_OF_2)));
+                    }
                     _ => {}
                 }
             }
@@ -42,7 +51,7 @@ pub(super) fn read(file: &File, name: &str) -> Result<Header, Unreadable> {
             node(&mut header, "", &whole);
             let below = whole.get("consolidated_metadata").and_then(Value::as_object);
             for (path, inner) in below.into_iter().flat_map(|below| nodes(below, "metadata")) {
-                node(&mut header, &before(path), inner);
+                node(&mut header, path, inner);
             }
         }
     }
@@ -65,12 +74,14 @@ fn before(path: &str) -> String {
     }
 }
 
-fn node(header: &mut Header, name: &str, node: &Map<String, Value>) {
+fn node(header: &mut Header, path: &str, node: &Map<String, Value>) {
+    let name = before(path);
     if node.get("node_type").and_then(Value::as_str) == Some("array") {
-        array(header, name, node);
+        array(header, &name, node);
+        dimensions(header, path, node, node.get("dimension_names"));
     }
     if let Some(Value::Object(found)) = node.get("attributes") {
-        attributes(header, name, found);
+        attributes(header, &name, found);
     }
 }
 
@@ -90,10 +101,26 @@ fn array(header: &mut Header, name: &str, array: &Map<String, Value>) {
     }
 }
 
+/// Adds the dimensions of an array. Those of one name are the same within a group.
+fn dimensions(header: &mut Header, path: &str, array: &Map<String, Value>, names: Option<&Value>) {
+    let (Some(Value::Array(names)), Some(Value::Array(sizes))) = (names, array.get("shape")) else { return };
+    if names.len() != sizes.len() {
+        return;
+    }
+    let group = match path.trim_matches('/').rsplit_once('/') {
+        Some((group, _)) => format!("{}.", group.replace('/', ".")),
+        None => String::new(),
+    };
+    for (name, size) in names.iter().zip(sizes).take(MAX_ATTRIBUTE_VALUES) {
+        if let (Some(name), Some(size)) = (name.as_str(), size.as_u64()) {
+            header.dimension(&format!("{group}{name}"), size);
+        }
+    }
+}
+
 fn attributes(header: &mut Header, name: &str, found: &Map<String, Value>) {
     for (key, value) in found {
-        // By which xarray keeps the names of dimensions in version 2.
-        let key = if key == "_ARRAY_DIMENSIONS" { "dimension_names" } else { key };
+        let key = if key == NAMES_OF_2 { "dimension_names" } else { key };
         let name = if name.is_empty() { key.to_owned() } else { format!("{name}.{key}") };
         add(header, &name, value, 0);
     }

@@ -20,7 +20,7 @@ pub const ZARR_3: &[u8] = br#"{"zarr_format":3,"node_type":"group","attributes":
         "consolidated_metadata":{"metadata":{"tas":{"node_type":"array","shape":[12,180],"data_type":"float32",
         "dimension_names":["time","lat"],"attributes":{"units":"K"}}}}}"#;
 /// One of Zarr 2.
-pub const ZARR_2: &[u8] = br#"{"metadata":{".zattrs":{"title":"t"},"tas/.zarray":{"shape":[3],"dtype":"<f4"},"tas/.zattrs":{"units":"K"}}}"#;
+pub const ZARR_2: &[u8] = br#"{"metadata":{".zattrs":{"title":"t"},"tas/.zarray":{"shape":[3],"dtype":"<f4"},"tas/.zattrs":{"units":"K","_ARRAY_DIMENSIONS":["x"]}}}"#;
 /// A table with a quoted name of a column.
 pub const CSV: &[u8] = "\u{feff}time,\"near, surface\",caf\u{e9}\n1,2,3\n".as_bytes();
 /// A document of YAML.
