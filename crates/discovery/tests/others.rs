@@ -272,24 +272,3 @@ fn fields_of_grib_are_as_eccodes_wrote_them() {
     assert_eq!(of("grid"), ["regular_ll", "regular_gg", "polar_stereographic"]);
     assert_eq!(of("coverage.south"), ["-87.863799"]);
 }
-
-/// A longer run is `cargo run --release -p percale-discovery --features formats --example fuzz -- SECONDS SEED FOLDER…`.
-#[test]
-fn files_and_queries_that_were_broken_at_random_break_nothing() {
-    let own = std::env::current_exe().unwrap();
-    let fuzz = own.parent().unwrap().parent().unwrap().join("examples/fuzz");
-    let made = tempfile::tempdir().unwrap();
-    let mut command = Command::new(fuzz);
-    command.args(["15", "1"]);
-    // Without samples of others it breaks those that it makes itself.
-    if let Some(folders) = folders() {
-        let python =
-            Command::new(python()).args(["-c", GRIB]).arg(made.path().join("x.grib")).output().unwrap();
-        assert!(python.status.success(), "{}", String::from_utf8_lossy(&python.stderr));
-        command.arg(made.path()).args(&folders);
-    }
-    let output = command.output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
-    println!("{said}");
-}

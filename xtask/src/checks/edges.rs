@@ -62,6 +62,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("./python", &["client", "core"]),
     ("./tests", &[ANY]),
     ("./bench", &[ANY, "testkit"]),
+    ("./fuzz", &["discovery", "core"]),
     ("./xtask", &[]),
 ];
 
