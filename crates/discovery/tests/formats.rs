@@ -55,6 +55,13 @@ fn fits() {
             "var.primary.shape=20, 10 (integer)",
             "MASK.BITPIX=16 (integer)",
             "var.MASK.shape=5 (integer)",
+            "dim.RA=10 (integer)",
+            "dim.FREQ=20 (integer)",
+            "dim.MASK.NAXIS1=5 (integer)",
+            "dim.EVENTS.row=7 (integer)",
+            "var.PACKED=float64 (text)",
+            "var.PACKED.shape=40, 30 (integer)",
+            "dim.PACKED.NAXIS1=30 (integer)",
         ],
     );
     cut("x.fits", &bytes);

@@ -94,17 +94,44 @@ impl Unit {
         })
     }
 
-    /// The lengths of the axes, as many as there may be.
-    fn axes(&self) -> Vec<u64> {
-        let count = self.number("NAXIS").unwrap_or_default().clamp(0, 999);
+    fn text(&self, wanted: &str) -> Option<&str> {
+        self.cards.iter().find_map(|(name, value)| match value {
+            Value::String { value, .. } if name.trim() == wanted => {
+                Some(value.trim()).filter(|text| !text.is_empty())
+            }
+            _ => None,
+        })
+    }
+
+    /// Tells whether it is an image that is kept as a table of packed tiles (FITS standard 4.0, section 10.1): its cards have a Z before
+    /// the names that they would have otherwise.
+    fn is_packed(&self) -> bool {
+        self.cards.iter().any(|(name, value)| {
+            name.trim() == "ZIMAGE" && matches!(value, Value::Logical { value: true, .. })
+        })
+    }
+
+    /// The lengths of the axes, as many as there may be, by the name that is before their numbers.
+    fn axes(&self, name: &str) -> Vec<u64> {
+        let count = self.number(name).unwrap_or_default().clamp(0, 999);
         (1..=count)
-            .map(|n| self.number(&format!("NAXIS{n}")).unwrap_or_default().max(0).unsigned_abs())
+            .map(|n| self.number(&format!("{name}{n}")).unwrap_or_default().max(0).unsigned_abs())
             .collect()
+    }
+
+    /// What runs along an axis: without the code of a projection, which stands behind dashes (FITS standard 4.0, section 8.2).
+    fn along(&self, axis: usize) -> Option<&str> {
+        let kind = self.text(&format!("CTYPE{axis}"))?;
+        let coordinate = match kind.split_at_checked(4) {
+            Some((coordinate, code)) if code.starts_with('-') => coordinate.trim_end_matches('-'),
+            _ => kind,
+        };
+        Some(coordinate).filter(|coordinate| !coordinate.is_empty())
     }
 
     /// How many bytes of data there are (FITS standard 4.0, section 4.4.1.1).
     fn data(&self) -> u64 {
-        let axes = self.axes();
+        let axes = self.axes("NAXIS");
         if axes.is_empty() {
             return 0;
         }
@@ -119,14 +146,11 @@ impl Unit {
     }
 
     fn tell(&self, number: usize, header: &mut Header) {
-        let named = self.cards.iter().find_map(|(name, value)| match value {
-            Value::String { value, .. } if name.trim() == "EXTNAME" && !value.trim().is_empty() => {
-                Some(value.trim().to_owned())
-            }
-            _ => None,
-        });
-        let name =
-            named.unwrap_or_else(|| if number == 0 { "primary".into() } else { format!("hdu{number}") });
+        let name = match self.text("EXTNAME") {
+            Some(name) => name.to_owned(),
+            None if number == 0 => "primary".to_owned(),
+            None => format!("hdu{number}"),
+        };
         let before = if number == 0 { String::new() } else { format!("{name}.") };
         for (key, value) in &self.cards {
             let value = match value {
@@ -143,9 +167,19 @@ impl Unit {
         for (key, text) in &self.remarks {
             header.add(&format!("{before}{key}"), [AttributeValue::Text(text.trim_end().to_owned())]);
         }
-        // The axis that changes fastest is the first here and the last elsewhere.
-        let axes = self.axes();
-        let kind = match self.number("BITPIX") {
+        let z = if self.is_packed() { "Z" } else { "" };
+        let axes = self.axes(&format!("{z}NAXIS"));
+        match (self.number("TFIELDS"), axes.as_slice()) {
+            // The first axis of a table is the bytes of a row.
+            (Some(_), [_, rows]) if z.is_empty() => header.dimension(&format!("{before}row"), *rows),
+            (_, axes) => {
+                for (axis, size) in (1..).zip(axes) {
+                    let along = self.along(axis).map_or_else(|| format!("NAXIS{axis}"), str::to_owned);
+                    header.dimension(&format!("{before}{along}"), *size);
+                }
+            }
+        }
+        let kind = match self.number(&format!("{z}BITPIX")) {
             Some(8) => "uint8",
             Some(16) => "int16",
             Some(32) => "int32",
@@ -154,6 +188,7 @@ impl Unit {
             Some(-64) => "float64",
             _ => return,
         };
+        // The axis that changes fastest is the first here and the last elsewhere.
         if !axes.is_empty() {
             header.text(&format!("var.{name}"), kind);
             header.add(&format!("var.{name}.shape"), axes.into_iter().rev().map(unsigned));

@@ -111,7 +111,7 @@ fn cards(cards: &[&str]) -> Vec<u8> {
     bytes
 }
 
-/// FITS with an image and another one behind it.
+/// FITS with an image, another one behind it, a table, and an image in packed tiles.
 pub fn fits() -> Vec<u8> {
     let mut bytes = cards(&[
         "SIMPLE  =                    T / conforms",
@@ -119,6 +119,8 @@ pub fn fits() -> Vec<u8> {
         "NAXIS   =                    2",
         "NAXIS1  =                   10",
         "NAXIS2  =                   20",
+        "CTYPE1  = 'RA---TAN'",
+        "CTYPE2  = 'FREQ    '",
         "OBJECT  = 'M 31    '           / a galaxy",
         "EXPTIME =                 12.5",
         "DATE-OBS= '2018-03-01T10:20:30'",
@@ -139,6 +141,34 @@ pub fn fits() -> Vec<u8> {
         "END",
     ]));
     bytes.resize(bytes.len() + 2880, 0);
+    let table = |name: &str, more: &[&str]| {
+        let all = [
+            "XTENSION= 'BINTABLE'",
+            "BITPIX  =                    8",
+            "NAXIS   =                    2",
+            "NAXIS1  =                    8",
+            "NAXIS2  =                    7",
+            "PCOUNT  =                    0",
+            "GCOUNT  =                    1",
+            "TFIELDS =                    1",
+            "TFORM1  = '1PB     '",
+            name,
+        ];
+        let mut bytes = cards(&[&all[..], more, &["END"]].concat());
+        bytes.resize(bytes.len() + 2880, 0);
+        bytes
+    };
+    bytes.extend(table("EXTNAME = 'EVENTS  '", &[]));
+    bytes.extend(table(
+        "EXTNAME = 'PACKED  '",
+        &[
+            "ZIMAGE  =                    T",
+            "ZBITPIX =                  -64",
+            "ZNAXIS  =                    2",
+            "ZNAXIS1 =                   30",
+            "ZNAXIS2 =                   40",
+        ],
+    ));
     bytes
 }
 
