@@ -228,7 +228,7 @@ fn time(value: &AttributeValue) -> Option<Timestamp> {
 }
 
 /// Returns a number, also one that is written as text: ACDD has both.
-fn number(value: &AttributeValue) -> Option<f64> {
+pub(crate) fn number(value: &AttributeValue) -> Option<f64> {
     match value {
         AttributeValue::Integer(number) => Some(*number as f64),
         AttributeValue::Float(number) => Some(number.0),

@@ -87,6 +87,58 @@ fn geotiff() {
 }
 
 #[test]
+fn images_in_degrees_say_where_they_lie() {
+    let place = |keys: &[[u16; 2]], scale: &[f64], tie: &[f64], matrix: &[f64]| {
+        let found = read("x.tif", &made::georeferenced(keys, scale, tie, matrix));
+        assert!(!found.iter().any(|found| found.starts_with("extraction.error")), "{found:#?}");
+        let sides = found.iter().filter_map(|found| found.strip_prefix("coverage."));
+        sides.map(|side| side.trim_end_matches(" (float)")).collect::<Vec<_>>().join(" ")
+    };
+    let degrees = [1024, 2];
+    let quarter = [0.25, 0.25, 0.0];
+    let corner = [0.0, 0.0, 0.0, -10.0, 60.0, 0.0];
+    let wanted = "west=-10.0 east=150.0 south=-60.0 north=60.0";
+    for keys in [&[degrees][..], &[degrees, [1025, 1], [2048, 4326], [2051, 8901], [2054, 9102]]] {
+        assert_eq!(place(keys, &quarter, &corner, &[]), wanted);
+    }
+    let middle = place(&[degrees], &quarter, &[320.0, 240.0, 0.0, 0.0, 0.0, 0.0], &[]);
+    assert_eq!(middle, "west=-80.0 east=80.0 south=-60.0 north=60.0");
+    let points = [degrees, [1025, 2]];
+    assert_eq!(place(&points, &quarter, &corner, &[]), "west=-10.0 east=149.75 south=-59.75 north=60.0");
+    let mut turned = [0.0; 16];
+    (turned[1], turned[3], turned[4], turned[7]) = (0.25, 170.0, -0.25, 80.0);
+    assert_eq!(place(&[degrees], &[], &[], &turned), "west=170.0 east=290.0 south=-80.0 north=80.0");
+    // Round the Earth, from pole to pole: as points, and as areas round these.
+    let whole = "west=-180.0 east=180.0 south=-90.0 north=90.0";
+    let (wide, high) = (360.0 / 640.0, 180.0 / 479.0);
+    let first = [0.0, 0.0, 0.0, -180.0, 90.0, 0.0];
+    assert_eq!(place(&points, &[wide, high, 0.0], &first, &[]), whole);
+    let first = [0.0, 0.0, 0.0, -180.0 - wide / 2.0, 90.0 + high / 2.0, 0.0];
+    assert_eq!(place(&[degrees], &[wide, high, 0.0], &first, &[]), whole);
+    // Other units, meridians and systems, and what is nowhere.
+    for keys in [
+        &[][..],
+        &[[1024, 1], [3072, 32633]],
+        &[degrees, [2054, 9105]],
+        &[degrees, [2051, 8903]],
+        &[degrees, [2048, 4807]],
+    ] {
+        assert_eq!(place(keys, &quarter, &corner, &[]), "", "{keys:?}");
+    }
+    for (scale, tie) in [
+        (&quarter[..], &[][..]),
+        (&[], &corner),
+        (&[f64::NAN, 0.25, 0.0], &corner),
+        (&[0.25, f64::INFINITY, 0.0], &corner),
+        (&[0.0, 0.0, 0.0], &corner),
+        (&quarter, &[0.0, 0.0, 0.0, 0.0, f64::NAN, 0.0]),
+        (&quarter, &[0.0, 0.0, 0.0, 500_000.0, 4e6, 0.0]),
+    ] {
+        assert_eq!(place(&[degrees], scale, tie, &[]), "", "{scale:?} {tie:?}");
+    }
+}
+
+#[test]
 fn pictures() {
     let png = made::png();
     has(&read("x.png", &png), &["format=png (text)", "width=640 (integer)", "height=480 (integer)"]);

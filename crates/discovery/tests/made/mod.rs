@@ -40,6 +40,7 @@ pub fn all() -> Vec<(&'static str, Vec<u8>)> {
         ("x.nc", netcdf3()),
         ("x.fits", fits()),
         ("x.tif", geotiff()),
+        ("x.tif", georeferenced(&[[1024, 2]], &[0.25, 0.25, 0.0], &[0.0, 0.0, 0.0, -10.0, 60.0, 0.0], &[])),
         ("x.png", png()),
         ("x.jpg", jpeg()),
         ("x.webp", webp()),
@@ -209,6 +210,26 @@ pub fn geotiff() -> Vec<u8> {
         ],
         &behind,
     )
+}
+
+/// TIFF of 640 x 480 pixels with keys of geography, a scale, a place that is tied, and a matrix, as far as there are any.
+pub fn georeferenced(keys: &[[u16; 2]], scale: &[f64], tie: &[f64], matrix: &[f64]) -> Vec<u8> {
+    let mut tags = vec![(256, 3, 1, 640), (257, 3, 1, 480), (258, 3, 1, 8), (259, 3, 1, 1), (262, 3, 1, 1)];
+    tags.extend([(273, 4, 1, 8), (277, 3, 1, 1), (278, 3, 1, 480), (279, 4, 1, 16)]);
+    let numbers = [(33550, scale), (33922, tie), (34264, matrix)];
+    let numbers: Vec<_> = numbers.into_iter().filter(|(_, numbers)| !numbers.is_empty()).collect();
+    let mut at = 8 + 2 + 12 * (tags.len() + numbers.len() + 1) as u32 + 4;
+    let mut behind = Vec::new();
+    for (tag, numbers) in numbers {
+        tags.push((tag, 12, numbers.len() as u32, at));
+        behind.extend(numbers.iter().flat_map(|number| number.to_le_bytes()));
+        at += 8 * numbers.len() as u32;
+    }
+    tags.push((34735, 3, 4 + 4 * keys.len() as u32, at));
+    let head = [1, 1, 0, keys.len() as u16];
+    let keys = keys.iter().flat_map(|[key, code]| [*key, 0, 1, *code]);
+    behind.extend(head.into_iter().chain(keys).flat_map(u16::to_le_bytes));
+    tiff(&tags, &behind)
 }
 
 /// A picture of PNG.
