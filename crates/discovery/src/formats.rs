@@ -51,6 +51,7 @@ unreadable_by!(
     hdf5_reader::error::Error,
     grib_core::Error,
     netcdf_reader::Error,
+    ::csv::Error,
     ::parquet::errors::ParquetError,
     ::tiff::TiffError
 );

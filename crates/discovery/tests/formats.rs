@@ -237,7 +237,39 @@ fn zarr() {
 
 #[test]
 fn tables() {
-    has(&read("x.csv", made::CSV), &["format=csv (text)", "columns=3 (integer)"]);
+    let kinds = |found: &[String]| {
+        let kinds = found.iter().filter_map(|found| found.strip_prefix("var."));
+        kinds.map(|kind| kind.trim_end_matches(" (text)")).collect::<Vec<_>>().join(" ")
+    };
+    let found = read("x.csv", made::CSV);
+    has(&found, &["format=csv (text)", "columns=3 (integer)", "column=time, near, surface, café (text)"]);
+    assert_eq!(kinds(&found), "time=datetime64 near, surface=int64 café=string");
+    let rows = b"run,tas,at,ok,site,none,mixed,,late,long\r\n\
+        1,2,2018-03-01T10:20:30Z,True,\"a\nb\",,1,5,,99999999999999999999\r\n\r\n\
+        -2,2.5e-3,2018-03-02 10:20,FALSE,7,NA,x,5,3,1,more\r\n3,NaN,2018-03-03\r\n";
+    assert_eq!(
+        kinds(&read("x.csv", rows)),
+        "run=int64 tas=float64 at=datetime64 ok=bool site=string mixed=string late=int64 long=float64"
+    );
+    // Without names, and without rows.
+    for rows in ["1,2\n3,4\n", "2018-03-01,x\n2018-03-02,y\n", "true,x\n", "", "\n", "a,b", "a,b\n,NA\n"] {
+        assert_eq!(kinds(&read("x.csv", rows.as_bytes())), "", "{rows}");
+    }
+    // A row that the end of the block cuts is not looked at, and nothing behind it; one at the end of the file is whole.
+    let table = |begin: usize, behind: &str| {
+        let before =
+            format!("n\n{}{}", if begin.is_multiple_of(2) { "" } else { "11\n" }, "1\n".repeat(40_000));
+        format!("{}12.5\n{behind}", &before[..begin])
+    };
+    let behind = "x\n".repeat(70_000);
+    for (begin, behind, wanted) in [
+        (65_530, &*behind, "n=float64"),
+        (65_531, &*behind, "n=int64"),
+        (65_533, &*behind, "n=int64"),
+        (65_531, "", "n=float64"),
+    ] {
+        assert_eq!(kinds(&read("x.csv", table(begin, behind).as_bytes())), wanted, "{begin}");
+    }
     has(&read("x.TSV", b"time\ttas\n1\t2\n"), &["column=time, tas (text)", "format=tsv (text)"]);
     assert!(read("x.txt", b"time,tas\n").is_empty());
     cut("x.csv", b"time,\"tas\n");

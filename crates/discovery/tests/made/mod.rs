@@ -22,7 +22,7 @@ pub const ZARR_3: &[u8] = br#"{"zarr_format":3,"node_type":"group","attributes":
 /// One of Zarr 2.
 pub const ZARR_2: &[u8] = br#"{"metadata":{".zattrs":{"title":"t"},"tas/.zarray":{"shape":[3],"dtype":"<f4"},"tas/.zattrs":{"units":"K","_ARRAY_DIMENSIONS":["x"]}}}"#;
 /// A table with a quoted name of a column.
-pub const CSV: &[u8] = "\u{feff}time,\"near, surface\",caf\u{e9}\n1,2,3\n".as_bytes();
+pub const CSV: &[u8] = "\u{feff}time,\"near, surface\",caf\u{e9}\n2018-03-01,2,x\n".as_bytes();
 /// A document of YAML.
 pub const YAML: &[u8] =
     b"RepetitionTime: 2.5\nscanner: {maker: Siemens, channels: [32, 64]}\nnote: yes it is\n";
