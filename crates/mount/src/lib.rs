@@ -29,6 +29,7 @@
 //! | [`session`] | the stores that this host sees |
 //! | [`quota`] | how much room there is |
 //! | [`ability`] | what this host lets a mount do |
+//! | [`ways`] | how it would read and write each store |
 //! | [`log`] | where what is staged belongs |
 //! | [`left`] | what a killed process left |
 //! | [`lease`] | whether a program still writes a file |
@@ -56,6 +57,7 @@ mod requests;
 mod session;
 mod state;
 mod tree;
+mod ways;
 mod work;
 mod xattr;
 
@@ -82,8 +84,9 @@ use crate::remote::Remote;
 use crate::session::Session;
 use crate::state::{Shared, Space, State};
 
-pub use crate::ability::Ability;
+pub use crate::ability::{Ability, Lack};
 pub use crate::error::{Error, Result};
+pub use crate::ways::{Store, Way, stores};
 
 /// How often the session is renewed: far more often than it could lapse.
 const RENEW: Duration = Duration::from_secs(300);
@@ -209,7 +212,9 @@ pub async fn mount(client: Client, at: &Path, options: Options) -> Result<Mounte
     // One answers while another waits for a disk.
     config.n_threads = Some(2);
     config.clone_fd = true;
-    let fs = Fs::new(shared.clone(), options.passthrough);
+    // Without the right each file would be refused.
+    let wants_passthrough = options.passthrough && Ability::of_this_host() == Ability::Passthrough;
+    let fs = Fs::new(shared.clone(), wants_passthrough);
     let session = fuser::spawn_mount(fs, at, &config).map_err(|source| Error::Mount {
         what: "mount at",
         at: at.to_owned(),

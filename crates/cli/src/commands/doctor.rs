@@ -6,11 +6,12 @@ use clap::Args;
 use percale_api::directions::{Dialled, Direction, is_reached};
 use percale_client::Client;
 use percale_core::{ErrorCode, Timestamp};
-use percale_mount::Ability;
+use percale_mount::{Ability, Lack, Store, Way};
 use rustix::process::{Resource, getrlimit};
 use serde::Serialize;
 use serde_json::json;
 
+use super::mount::host;
 use crate::config::{ConfigFile, Effective};
 use crate::context::Context;
 use crate::failure::{Failure, Result};
@@ -87,6 +88,7 @@ pub async fn run(_args: DoctorArgs, context: &Context) -> Result {
         Verdict::Ok,
         format!("percale {} on {}", env!("CARGO_PKG_VERSION"), std::env::consts::ARCH),
     );
+    let mut logged_in = None;
     match ConfigFile::load().and_then(|file| file.effective(&context.flags)) {
         Ok(effective) => {
             let text = format!(
@@ -95,22 +97,30 @@ pub async fn run(_args: DoctorArgs, context: &Context) -> Result {
             );
             looks.add("configuration", Verdict::Ok, text);
             match context.client() {
-                Ok(client) => site(&client, &effective, &mut looks).await,
+                Ok(client) => {
+                    if site(&client, &effective, &mut looks).await {
+                        logged_in = Some(client);
+                    }
+                }
                 Err(failure) => looks.failure("configuration", &failure),
             }
         }
         Err(failure) => looks.failure("configuration", &failure),
     }
     computer(&mut looks);
+    mounting(logged_in.as_ref(), &mut looks).await;
     tell(&looks.0, context)
 }
 
-/// Looks at the way to the site and at the site.
-async fn site(client: &Client, effective: &Effective, looks: &mut Looks) {
+/// Looks at the way to the site and at the site. Tells whether somebody is logged in there.
+async fn site(client: &Client, effective: &Effective, looks: &mut Looks) -> bool {
     let began = Instant::now();
     let (version, date) = match client.version().await {
         Ok(answer) => answer,
-        Err(error) => return looks.failure("connection", &error.into()),
+        Err(error) => {
+            looks.failure("connection", &error.into());
+            return false;
+        }
     };
     let first = began.elapsed();
     let began = Instant::now();
@@ -157,7 +167,7 @@ async fn site(client: &Client, effective: &Effective, looks: &mut Looks) {
         }
         Err(error) => looks.failure("site", &error.into()),
     }
-    token(client, effective, looks).await;
+    let is_logged_in = token(client, effective, looks).await;
     fabric(client, looks).await;
     if let Ok(stores) = client.all_stores().await {
         for store in stores {
@@ -172,6 +182,7 @@ async fn site(client: &Client, effective: &Effective, looks: &mut Looks) {
             }
         }
     }
+    is_logged_in
 }
 
 /// Looks at the ways between the site and the others of its fabric.
@@ -247,14 +258,19 @@ async fn fabric(client: &Client, looks: &mut Looks) {
     }
 }
 
-async fn token(client: &Client, effective: &Effective, looks: &mut Looks) {
+/// Looks at the token. Tells whether somebody is logged in by it.
+async fn token(client: &Client, effective: &Effective, looks: &mut Looks) -> bool {
     let whoami = match client.whoami().await {
         Ok(whoami) => whoami,
-        Err(error) => return looks.failure("token", &error.into()),
+        Err(error) => {
+            looks.failure("token", &error.into());
+            return false;
+        }
     };
     let Some(user) = whoami.user else {
         let text = format!("nobody is logged in ({})", effective.token.origin);
-        return looks.hint("token", Verdict::Warning, text, "Run `percale login`.");
+        looks.hint("token", Verdict::Warning, text, "Run `percale login`.");
+        return false;
     };
     match whoami.expires {
         Some(expires) => {
@@ -273,6 +289,7 @@ async fn token(client: &Client, effective: &Effective, looks: &mut Looks) {
         }
         None => looks.add("token", Verdict::Ok, user.to_string()),
     }
+    true
 }
 
 /// Looks at this computer.
@@ -307,28 +324,49 @@ fn computer(looks: &mut Looks) {
         ),
         None => looks.add("resume", Verdict::Warning, "there is no home directory for notes of a resume"),
     }
-    mounting(looks);
 }
 
 /// Says how a mount would read and write copies on this computer. Nothing of it is wrong: few want to mount.
-fn mounting(looks: &mut Looks) {
+async fn mounting(client: Option<&Client>, looks: &mut Looks) {
+    const WHAT: &str = "mount";
     match Ability::of_this_host() {
         Ability::Passthrough => {
-            looks.add("mount", Verdict::Ok, "local copies are read and written by the kernel")
+            looks.add(WHAT, Verdict::Ok, "local copies are read and written by the kernel");
         }
-        Ability::Daemon(why) => looks.hint(
-            "mount",
-            Verdict::Ok,
-            format!("local copies are read and written through the mount's process: {why}"),
-            "docs/mount.md says what the kernel needs to do it itself.",
-        ),
-        Ability::No(why) => looks.hint(
-            "mount",
-            Verdict::Ok,
-            format!("spaces cannot be mounted: {why}"),
-            "In a container, give it /dev/fuse.",
-        ),
-        _ => {}
+        Ability::Daemon(Lack { why, remedy }) => {
+            let text = format!("local copies are read and written through the mount's process: {why}");
+            return looks.hint(WHAT, Verdict::Ok, text, remedy);
+        }
+        Ability::No(Lack { why, remedy }) => {
+            return looks.hint(WHAT, Verdict::Ok, format!("spaces cannot be mounted: {why}"), remedy);
+        }
+        _ => return,
+    }
+    let Some(client) = client else { return };
+    let stores = match percale_mount::stores(client, &host()).await {
+        Ok(stores) => stores,
+        Err(error) => {
+            let text = format!("how the site's stores are read and written was not found out: {error}");
+            return looks.add(WHAT, Verdict::Ok, text);
+        }
+    };
+    for Store { name, root, way } in stores {
+        match way {
+            Way::Kernel => {
+                looks.add(WHAT, Verdict::Ok, format!("store {name} at {root}: by the kernel"));
+            }
+            Way::Daemon(Lack { why, remedy }) => {
+                let text = format!("store {name} at {root}: through the mount's process, since {why}");
+                looks.hint(WHAT, Verdict::Ok, text, remedy);
+            }
+            Way::Network(why) => looks.hint(
+                WHAT,
+                Verdict::Ok,
+                format!("store {name}: over the network, since this host does not see it at {root} ({why})"),
+                "A host sees a store that it has at the same path as the site's servers, and may read as they do.",
+            ),
+            _ => {}
+        }
     }
 }
 

@@ -138,7 +138,8 @@ fn default_state_dir(dir: &Path) -> Result<PathBuf> {
     Ok(base.join("mounts").join(format!("{:016x}", hasher.finish())))
 }
 
-fn host() -> String {
+/// Returns the name of this host, as the site is told it.
+pub(super) fn host() -> String {
     let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
     if name.is_empty() { "localhost".to_owned() } else { name }
 }

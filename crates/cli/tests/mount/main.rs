@@ -5,6 +5,7 @@
 //! | [`files`] | files and directories behave as on a local file system, and are in the fabric afterwards |
 //! | [`in_place`] | files of native stores are written where they lie |
 //! | [`posix`] | what a public suite for POSIX asks holds, but for what is named |
+//! | [`doctor`] | why the kernel does not read and write the copies on a store is said before |
 //! | [`programs`] | git, make, a compiler, SQLite, HDF5 and xarray work |
 //! | [`large`] | one name of a large directory does not cost all of them |
 //! | [`quota`] | a space is as large as its quota, and no more is written |
@@ -18,6 +19,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test says what it expects by failing")]
 
+mod doctor;
 mod faults;
 mod files;
 mod in_place;
