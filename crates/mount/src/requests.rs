@@ -242,7 +242,11 @@ pub fn wanted_time(time: Option<TimeOrNow>) -> rustix::fs::Timespec {
         Some(TimeOrNow::SpecificTime(at)) => {
             let micros = match at.duration_since(SystemTime::UNIX_EPOCH) {
                 Ok(after) => i64::try_from(after.as_micros()).unwrap_or(i64::MAX),
-                Err(before) => -i64::try_from(before.duration().as_micros()).unwrap_or(i64::MAX),
+                // The part of a second counts forwards, also before 1970; fuser 0.18 takes it off (`system_time_from_time`).
+                Err(before) => {
+                    let (seconds, part) = (before.duration().as_secs(), before.duration().subsec_micros());
+                    i64::from(part) - i64::try_from(seconds).unwrap_or(i64::MAX).saturating_mul(1_000_000)
+                }
             };
             timespec(Timestamp::from_micros(micros))
         }

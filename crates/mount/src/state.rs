@@ -184,7 +184,10 @@ impl Shared {
                     object.work.as_ref().and_then(|work| self.session.stat_written(&work.place).ok());
                 if let Some(stat) = staged {
                     attr.size = stat.stx_size;
-                    attr.mtime = time(modified(&stat));
+                    // Of what is on its way to the site, the time that was set since is told after it, and not set on the file.
+                    let sent =
+                        object.publishing().filter(|publishing| !publishing.staged.place.is_the_copy());
+                    attr.mtime = time(sent.map_or_else(|| modified(&stat), |sent| sent.staged.mtime));
                     object.mode.get_or_insert(FileMode::of(stat.stx_mode.into()));
                 } else if let Some(publishing) = object.publishing() {
                     (attr.size, attr.mtime) = (publishing.staged.size, time(publishing.staged.mtime));

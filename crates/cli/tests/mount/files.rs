@@ -5,10 +5,12 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read as _, Seek as _, SeekFrom, Write as _};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, PermissionsExt as _, symlink};
+use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, SystemTime};
 
 use percale_testkit::process::Site;
+use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, UTIME_OMIT};
 
 use crate::mounted::{
     Mounted, can_mount, listing, run, site, site_far_away, soon, to_mount, until_listed, xattr,
@@ -330,6 +332,51 @@ fn attributes_are_kept() {
     let entry: serde_json::Value =
         serde_json::from_str(&run(&site, &["stat", "--json", "percale:/lab/tool"])).unwrap();
     assert_eq!(Some(after.ino()), entry["id"].as_u64());
+}
+
+/// What the suite of `posix.rs` only asks together with access times, which are not kept.
+#[test]
+fn any_modification_time_is_kept_and_that_of_a_link_is_not_its_targets() {
+    let Some((site, folder)) = to_mount(site) else { return };
+    let mount = Mounted::start(&site, folder.path(), &[]);
+    // Before 1970, with a part of a second, past what 31 and 32 bits hold.
+    const SECONDS: [i64; 4] = [-5, 100_000_000, 2_147_483_648, 4_294_967_296];
+    let set = |path: &Path, seconds, flags| {
+        let last_access = Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT };
+        let last_modification = Timespec { tv_sec: seconds, tv_nsec: 100_000_000 };
+        rustix::fs::utimensat(CWD, path, &Timestamps { last_access, last_modification }, flags).unwrap();
+    };
+    let time = |path: &Path| {
+        let meta = fs::metadata(path).unwrap();
+        (meta.mtime(), meta.mtime_nsec())
+    };
+    // Some of them are just on their way to the site when it is set.
+    let files: Vec<(String, i64)> =
+        SECONDS.into_iter().cycle().zip(0..100).map(|(at, number)| (format!("file-{number}"), at)).collect();
+    for (name, at) in &files {
+        let path = mount.path(name);
+        fs::write(&path, "bytes").unwrap();
+        set(&path, 1_000_000_000, AtFlags::empty());
+        set(&path, *at, AtFlags::empty());
+        assert_eq!(time(&path), (*at, 100_000_000), "{name}");
+    }
+    let link = mount.path("link");
+    symlink("file-0", &link).unwrap();
+    set(&link, 6, AtFlags::SYMLINK_NOFOLLOW);
+    let check = |mount: &Mounted, when: &str| {
+        for (name, at) in &files {
+            assert_eq!(time(&mount.path(name)), (*at, 100_000_000), "{name}, {when}");
+        }
+    };
+    check(&mount, "set");
+    File::open(mount.root()).unwrap().sync_all().unwrap();
+    check(&mount, "published");
+    // Set again, through a link, too: that makes no version.
+    set(&link, 8, AtFlags::empty());
+    assert_eq!(time(&mount.path("file-0")), (8, 100_000_000));
+    set(&link, SECONDS[0], AtFlags::empty());
+    mount.stop();
+    check(&Mounted::start(&site, folder.path(), &[]), "looked at by the next mount");
 }
 
 /// What is in an object; nothing while it is being replaced.
