@@ -1,6 +1,7 @@
 //! pjdfstest, a public suite of what POSIX asks of a file system. What a mount does not do is in `pjdfstest.toml`, with the reasons.
 //!
-//! It takes minutes, so it runs where it is asked for: `cargo install pjdfstest@0.2.2`, and its path in `PERCALE_PJDFSTEST`.
+//! It takes a minute and is not a part of the tools of the tests, so it runs where it is asked for: `cargo install pjdfstest@0.2.2`, and its path in
+//! `PERCALE_PJDFSTEST`.
 
 use std::path::Path;
 use std::process::Command;
@@ -21,7 +22,11 @@ fn a_mount_does_what_posix_asks_but_for_what_is_named() {
     // Other accounts, which some of its tests take on, have to get there.
     std::fs::set_permissions(folder.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     let config = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/mount/pjdfstest.toml");
-    let output = Command::new(program).arg("-c").arg(config).arg("-p").arg(mount.root()).output().unwrap();
+    let mut command = Command::new(program);
+    command.arg("-c").arg(config).arg("-p").arg(mount.root());
+    // Another file system, to which nothing can be renamed.
+    command.arg("-s").arg(folder.path());
+    let output = command.output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
     let failed: Vec<&str> =
         said.lines().filter(|line| line.contains("FAILED") || line.contains("UNEXPECTEDLY")).collect();
