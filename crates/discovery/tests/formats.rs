@@ -49,7 +49,7 @@ fn fits() {
             "EXPTIME=12.5 (float)",
             "SIMPLE=true (bool)",
             "DATE-OBS=2018-03-01T10:20:30, 2018-03-01T10:20:30Z (time)",
-            "LONG=a text that goes on (text)",
+            "LONG=a text that goes on and on (text)",
             "HISTORY=was made (text)",
             "var.primary=float32 (text)",
             "var.primary.shape=20, 10 (integer)",

@@ -61,8 +61,11 @@ impl Unit {
             for card in bytes.chunks_exact(CARD) {
                 let card: &[u8; CARD] = card.try_into().map_err(|_| Unreadable::new("a card is cut"))?;
                 let card = Card::try_from(card).map_err(|error| Unreadable::new(error.to_string()))?;
-                if let (Some(long), Card::Continuation { .. }) = (&mut last, &card) {
-                    long.append(&card);
+                if let Card::Continuation { .. } = card {
+                    // One behind what does not go on is a remark (FITS standard 4.0, section 4.2.1.2).
+                    if let Some(long) = last.as_mut().filter(|last| last.continued()) {
+                        long.append(&card);
+                    }
                     continue;
                 }
                 unit.keep(last.take());

@@ -126,7 +126,10 @@ pub fn fits() -> Vec<u8> {
         "EXPTIME =                 12.5",
         "DATE-OBS= '2018-03-01T10:20:30'",
         "LONG    = 'a text that goes &'",
-        "CONTINUE  'on'",
+        "CONTINUE  'on&'",
+        "CONTINUE  ' and on'",
+        "CONTINUE  'behind its end&'",
+        "CONTINUE  'and once more'",
         "HISTORY was made",
         "END",
     ]);
