@@ -107,7 +107,7 @@ pub struct Mismatch {
     pub is_most: bool,
 }
 
-/// A site that does not answer.
+/// A site that does not answer, or whose changes cannot be followed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct AwaySite {
     /// Its name.
@@ -116,6 +116,9 @@ pub struct AwaySite {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub seen: Option<Timestamp>,
+    /// Why its changes cannot be followed, though it answers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
 }
 
 /// How a search goes about it.

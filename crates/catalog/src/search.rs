@@ -20,7 +20,7 @@ mod texts;
 mod walk;
 mod windows;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Instant;
 
 use percale_core::access::{Caller, Permission, Subject, decide};
@@ -39,7 +39,7 @@ use crate::batch::{Batch, IdCache};
 use crate::catalog::Catalog;
 use crate::engine::{Query, Tx, row};
 use crate::error::Result;
-use crate::model::{Found, FoundPage, MAX_LIST, Page, SearchOptions};
+use crate::model::{Found, FoundPage, MAX_LIST, Page, SearchOptions, SearchedHome};
 use crate::rows::entry::{self, EntryRow};
 use crate::rows::site::SpaceRow;
 use crate::rows::{Lock, attribute, follow, grant, peer, site, tally};
@@ -218,11 +218,15 @@ async fn visible<T: Tx>(tx: &T, caller: &Caller) -> Result<Vec<Visible>> {
 }
 
 /// Returns the other sites that are homes of spaces.
-fn homes(spaces: &[Visible]) -> Vec<SiteId> {
-    let mut homes: Vec<SiteId> = spaces.iter().filter_map(|space| space.row.space.home).collect();
-    homes.sort_unstable();
-    homes.dedup();
-    homes
+fn homes(spaces: &[Visible]) -> Vec<SearchedHome> {
+    let mut homes: BTreeMap<SiteId, Option<String>> = BTreeMap::new();
+    for space in spaces.iter().map(|space| &space.row.space) {
+        if let Some(home) = space.home {
+            let behind = homes.entry(home).or_default();
+            *behind = behind.take().or_else(|| space.behind.clone());
+        }
+    }
+    homes.into_iter().map(|(site, behind)| SearchedHome { site, behind }).collect()
 }
 
 /// Returns which stores of which sites there are, if a filter is about them.

@@ -138,10 +138,19 @@ pub struct FoundPage {
     /// The page.
     pub page: Page<Found>,
     /// The other sites that are homes of spaces that were searched.
-    pub homes: Vec<SiteId>,
+    pub homes: Vec<SearchedHome>,
     /// Values that were passed over since they are of another type than what is compared with. On the first page,
     /// and not where there is an order.
     pub mismatches: Vec<Mismatch>,
+}
+
+/// Another site that is the home of spaces that were searched.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SearchedHome {
+    /// The site.
+    pub site: SiteId,
+    /// Why what is known here of one of the spaces cannot be trusted, if it cannot.
+    pub behind: Option<String>,
 }
 
 /// Values of an attribute that are not compared with what a search compares with.
@@ -200,7 +209,7 @@ pub struct Summary {
     /// The facets, in the order in which they were asked for.
     pub facets: Vec<Facet>,
     /// The other sites that are homes of spaces that were searched.
-    pub homes: Vec<SiteId>,
+    pub homes: Vec<SearchedHome>,
 }
 
 /// How many of the entries have which values. One that has several counts for each of them.

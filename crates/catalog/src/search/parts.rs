@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use percale_core::access::Caller;
-use percale_core::ids::{SiteId, SpaceId};
+use percale_core::ids::SpaceId;
 use percale_core::query::{Condition, Field};
 
 use super::names::{check_fields, check_names};
@@ -13,7 +13,7 @@ use super::windows::WINDOW;
 use super::{FEW, Searched, holders, homes, visible};
 use crate::engine::{Query, Tx};
 use crate::error::Result;
-use crate::model::MAX_LIST;
+use crate::model::{MAX_LIST, SearchedHome};
 use crate::rows::{entry, follow};
 
 /// What is gone through together: the entries of a space with ids in a window, or those that a filter leads to.
@@ -81,7 +81,7 @@ pub(super) struct Plan {
 }
 
 impl Query for Plan {
-    type Out = (Vec<Part>, Vec<SiteId>);
+    type Out = (Vec<Part>, Vec<SearchedHome>);
     const IS_SEARCH: bool = true;
 
     async fn run<T: Tx>(&self, tx: &T) -> Result<Self::Out> {

@@ -242,6 +242,9 @@ async fn explain(query: &str, context: &Context) -> Result {
 }
 
 fn away(site: &AwaySite) -> String {
+    if let Some(why) = &site.why {
+        return format!("what changes in spaces of site {} is not seen here for now: {why}", site.site);
+    }
     let since = match site.seen {
         Some(seen) => format!("has not answered since {seen}"),
         None => "does not answer".to_owned(),

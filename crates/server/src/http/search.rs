@@ -16,9 +16,8 @@ use percale_api::attributes::{
     AwaySite, Facet, FacetValue, FoundPage, Mismatch, PlannedSpace, SearchPlan, SearchSummary,
 };
 use percale_api::fields;
-use percale_catalog::{Found, MAX_LIST, Page, SearchOptions, Sort, SummaryOptions};
+use percale_catalog::{Found, MAX_LIST, Page, SearchOptions, SearchedHome, Sort, SummaryOptions};
 use percale_core::access::Caller;
-use percale_core::ids::SiteId;
 use percale_core::query::{Condition, Field, Test};
 use percale_core::{AttributeName, AttributeValue, Timestamp};
 use percale_discovery::{QueryError, cql2};
@@ -487,12 +486,14 @@ fn order(text: &str) -> Result<Sort> {
 }
 
 /// Returns which of these sites do not answer now.
-fn away(app: &AppState, homes: &[SiteId]) -> Vec<AwaySite> {
-    let away = |home: &SiteId| {
-        let contact = app.fabric.contact(*home);
+fn away(app: &AppState, homes: &[SearchedHome]) -> Vec<AwaySite> {
+    let away = |home: &SearchedHome| {
+        let contact = app.fabric.contact(home.site);
         let is_away = contact.fault.is_some() || contact.seen.is_none();
-        let site = app.fabric.member(*home).map_or_else(|_| home.to_string(), |member| member.name.clone());
-        is_away.then_some(AwaySite { site, seen: contact.seen })
+        let why = home.behind.clone().or(contact.trouble).filter(|_| !is_away);
+        let member = app.fabric.member(home.site);
+        let site = member.map_or_else(|_| home.site.to_string(), |member| member.name.clone());
+        (is_away || why.is_some()).then_some(AwaySite { site, seen: contact.seen, why })
     };
     homes.iter().filter_map(away).collect()
 }
