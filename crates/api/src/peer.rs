@@ -6,7 +6,7 @@ use percale_core::ids::{EntryId, SiteId, SpaceId, StoreId, TaskId, VersionId};
 use percale_core::path::SpaceName;
 use percale_core::state::ReplicaState;
 use percale_core::tree::RootHash;
-use percale_core::{ByteCount, FileMode, ObjectPath, Position, Timestamp};
+use percale_core::{AttributeName, AttributeValue, ByteCount, FileMode, ObjectPath, Position, Timestamp};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use uuid::Uuid;
@@ -276,6 +276,9 @@ pub struct Changed {
     pub known: String,
     /// The home's time when it answered, for comparing clocks.
     pub now_us: i64,
+    /// How many bytes it keeps in flight on one connection at most, for choosing how many there are. Since 0.1; older servers do not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub window: Option<u64>,
 }
 
 /// What must be at a path for a publication.
@@ -539,4 +542,32 @@ pub struct Checked {
     /// Whether it was made anew, since what was there was damaged or lost.
     #[serde(default)]
     pub is_repaired: bool,
+    /// The root of its hash tree. Since 0.1; older servers do not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub root: Option<RootHash>,
+}
+
+/// Asks a site to read the headers of versions of which it has copies. Only the home of their space asks that.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReadHeaders {
+    /// The space.
+    pub space: SpaceId,
+    /// The versions; at most [`MAX_COPIES`].
+    pub versions: Vec<VersionId>,
+}
+
+/// What became of the first of them, in their order: at least of one, and of as many as were read within some seconds and some MiB.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct HeadersRead {
+    /// The attributes of each, or why its header was not read.
+    pub items: Vec<Outcome<Vec<HeaderAttribute>>>,
+}
+
+/// An attribute out of a header.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct HeaderAttribute {
+    /// Its name.
+    pub name: AttributeName,
+    /// Its values.
+    pub values: Vec<AttributeValue>,
 }

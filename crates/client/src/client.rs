@@ -458,7 +458,7 @@ impl Client {
 
     /// Returns how many streams the path to the site asks for, by what was measured so far, and why.
     pub fn tuned(&self) -> Streams {
-        Streams::for_path(self.inner.rtt.shortest())
+        Streams::for_path(self.inner.rtt.shortest(), None)
     }
 
     /// Opens connections ahead of a bulk transfer, while other things are asked: each takes two round trips. What goes wrong

@@ -5,8 +5,8 @@ use percale_api::directions::{Dial, DialAnswer};
 use percale_api::importing::{RegisterFiles, Registered};
 use percale_api::media;
 use percale_api::peer::{
-    Changed, Changes, CheckCopies, CheckLine, CopyAnswers, CopyReports, Evict, EvictAnswers, HandOver, Join,
-    Member, Publish, PublishAnswer, Roster,
+    Changed, Changes, CheckCopies, CheckLine, CopyAnswers, CopyReports, Evict, EvictAnswers, HandOver,
+    HeadersRead, Join, Member, Publish, PublishAnswer, ReadHeaders, Roster,
 };
 use percale_api::tasks::Task;
 use percale_core::ids::{SpaceId, VersionId};
@@ -208,6 +208,16 @@ impl Client {
     /// As the site answers.
     pub async fn peer_hello(&self, dial: &Dial) -> crate::Result<Dial> {
         let call = Call::new("dial a site", Method::POST, "/v1/peer/hello").json(dial);
+        self.json(call.repeat(Repeat::Safe)).await
+    }
+
+    /// Asks a site to read the headers of versions of which it has copies.
+    ///
+    /// # Errors
+    /// As the site answers.
+    pub async fn peer_headers(&self, headers: &ReadHeaders) -> crate::Result<HeadersRead> {
+        let call =
+            Call::new("have headers read by another site", Method::POST, "/v1/peer/headers").json(headers);
         self.json(call.repeat(Repeat::Safe)).await
     }
 

@@ -16,6 +16,7 @@ use percale_trust::signed::{Delegation, MAX_DELEGATION_LIFE, Statement, Ticket, 
 use percale_trust::tls::{SiteCertificate, site_client_config, unpinned_client_config};
 use percale_trust::{SiteKey, SitePublicKey};
 
+use crate::contact::Contact;
 use crate::error::{Error, Result};
 use crate::reverse::Reverse;
 use crate::roster::{self, Member, Roster};
@@ -61,23 +62,6 @@ impl OwnSite {
     pub fn is_dialable(&self) -> bool {
         !self.urls.is_empty()
     }
-}
-
-/// What is known of the way to a member.
-#[derive(Debug, Clone, Default)]
-pub struct Contact {
-    /// When it last answered.
-    pub seen: Option<Timestamp>,
-    /// Round trip of the last exchange.
-    pub rtt: Option<Duration>,
-    /// How far its clock is ahead, in microseconds.
-    pub clock_us: Option<i64>,
-    /// Why the last exchange failed.
-    pub fault: Option<String>,
-    /// Why a space of it cannot be followed.
-    pub trouble: Option<String>,
-    /// The key that it is said to have, and that nothing proves.
-    pub claimed_key: Option<SitePublicKey>,
 }
 
 /// How requests reach a member.
@@ -666,6 +650,12 @@ impl Fabric {
         contacts.entry(id).or_default().trouble = trouble;
     }
 
+    /// Notes how much a member keeps in flight.
+    pub(crate) fn note_window(&self, id: SiteId, window: Option<u64>) {
+        let mut contacts = self.inner.contacts.lock().unwrap_or_else(PoisonError::into_inner);
+        contacts.entry(id).or_default().window = window;
+    }
+
     /// Notes which key a member is said to have, or that it has the one that is known. Returns whether that is news.
     pub(crate) fn note_claimed_key(&self, id: SiteId, key: Option<SitePublicKey>) -> bool {
         let mut contacts = self.inner.contacts.lock().unwrap_or_else(PoisonError::into_inner);
@@ -677,15 +667,7 @@ impl Fabric {
     pub(crate) fn note(&self, id: SiteId, outcome: Result<(Option<Duration>, Option<i64>), String>) {
         let mut contacts = self.inner.contacts.lock().unwrap_or_else(PoisonError::into_inner);
         let contact = contacts.entry(id).or_default();
-        match outcome {
-            Ok((rtt, clock_us)) => {
-                contact.seen = Some(Timestamp::now());
-                contact.rtt = rtt.or(contact.rtt);
-                contact.clock_us = clock_us.or(contact.clock_us);
-                contact.fault = None;
-            }
-            Err(fault) => contact.fault = Some(fault),
-        }
+        contact.note(outcome);
     }
 
     /// Says how far a member's clock is from this site's, for the one who is to set them.

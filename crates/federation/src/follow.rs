@@ -165,12 +165,13 @@ impl Follower {
         let client = self.fabric.client(self.home, &Acting::Site)?;
         let changes = Changes { positions, known: self.known.clone(), wait_s };
         let began = Instant::now();
-        let Changed { spaces, homes, stores, known, now_us } = client.peer_changes(&changes).await?;
+        let Changed { spaces, homes, stores, known, now_us, window } = client.peer_changes(&changes).await?;
         // What a home says of the time is as old as half the round trip; only a short one says anything.
         let (took, now) = (began.elapsed(), Timestamp::now().as_micros());
         let clock = now_us - (now - i64::try_from(took.as_micros() / 2).unwrap_or_default());
         let is_short = took < Duration::from_secs(2);
         self.fabric.note(self.home, Ok((None, is_short.then_some(clock))));
+        self.fabric.note_window(self.home, window);
         if let Some(stores) = stores {
             let stores = stores.into_iter().map(|store| ForeignStore {
                 id: store.id,

@@ -3,6 +3,7 @@
 //! | module | holds |
 //! |---|---|
 //! | [`fabric`] | [`Fabric`]: this site among the others; a client for each of them |
+//! | [`contact`] | what is known of the way to each of them |
 //! | [`roster`] | the members, as all sites tell each other |
 //! | [`joining`] | invitations |
 //! | [`keys`] | changes of this site's key |
@@ -15,6 +16,7 @@
 //!
 //! Nothing here serves requests: `server` does, and hands over what comes (`docs/design/federation.md`).
 
+pub mod contact;
 pub mod directions;
 mod error;
 pub mod fabric;
@@ -27,6 +29,7 @@ pub mod roster;
 pub mod servers;
 pub mod tell;
 
+pub use contact::Contact;
 pub use error::{Error, Result};
-pub use fabric::{Acting, Contact, Fabric, OwnKey, OwnSite, Route, TICKET_LIFE};
+pub use fabric::{Acting, Fabric, OwnKey, OwnSite, Route, TICKET_LIFE};
 pub use roster::{Member, Roster};

@@ -45,9 +45,10 @@ impl Streams {
         Self { count, rtt, window }
     }
 
-    /// Chooses for a path with this round trip, by this host's kernel.
-    pub fn for_path(rtt: Option<Duration>) -> Self {
-        Self::choose(rtt, window())
+    /// Chooses for a path with this round trip, by the window of the sender, or that of this host where the sender does not say.
+    pub fn for_path(rtt: Option<Duration>, sender: Option<u64>) -> Self {
+        // Whatever a site says of itself, there is one, and the product below stays a number.
+        Self::choose(rtt, sender.map_or_else(window, |window| window.clamp(64 << 10, 1 << 40)))
     }
 }
 
@@ -174,6 +175,10 @@ mod tests {
         // Buffers of 64 MiB, as on hosts that are made for it.
         assert_eq!(count(50, 53 << 20), LEAST);
         assert_eq!(Streams::choose(None, small).count, LEAST);
+        // What the sender says counts, as far as it makes sense.
+        let path = |sender| Streams::for_path(Some(Duration::from_millis(50)), sender);
+        assert_eq!((path(Some(64 << 20)).count, path(None).window), (LEAST, window()));
+        assert_eq!(path(Some(0)).count, MOST);
         assert_eq!(count(50, 0), MOST);
     }
 

@@ -3,9 +3,11 @@
 //! (docs/decisions/2026-11-23-a-sync-header-comes-with-its-version.md).
 
 mod ahead;
+mod elsewhere;
 mod pool;
 mod program;
 mod ranges;
+mod reading;
 mod references;
 
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -13,33 +15,32 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use futures::FutureExt as _;
 use futures::future::BoxFuture;
-use futures::stream;
-use futures::{FutureExt as _, StreamExt as _};
 use percale_catalog::{
     Catalog, Described, ExtractionMode, ExtractionPlace, FoundAttribute, Header, OpenVersion, Rules, Space,
     SpaceRules, ToExtract,
 };
-use percale_core::ids::{SpaceId, StoreId};
-use percale_core::{AttributeValue, ByteCount, ByteRange, ErrorCode, ObjectPath, Position};
+use percale_core::ids::SpaceId;
+use percale_core::{AttributeName, AttributeValue, ByteCount, ByteRange, ErrorCode, ObjectPath, Position};
 use percale_discovery::EXTRACTOR;
 use percale_discovery::frame::{Asked, Outcome, What};
 use percale_discovery::header::{ERROR, Found, Header as Gathered};
 use percale_federation::Acting;
-use percale_store::ErrorKind;
 use tokio::sync::{Notify, Semaphore, watch};
 use tokio::task::JoinSet;
 
 use crate::app::system_caller;
 use crate::config::ExtractionConfig;
 use crate::http::forward;
-use crate::publish::key;
 use crate::reading::Reach;
 use crate::{ApiError, AppState, Result};
 pub use ahead::Arrived;
+use elsewhere::Elsewhere;
+pub use elsewhere::read_for_home;
 use pool::Pool;
 use program::Program;
-use ranges::bytes_of;
+use reading::{AwayStores, Reading, is_final, is_of_store};
 pub use references::references;
 
 /// Spaces of which a page is read at once, so that one whose store does not answer holds up none of the others.
@@ -352,18 +353,21 @@ async fn page(app: &AppState, space: &Space, is_asked: bool) -> Result<bool> {
     let (is_last_try, is_given_up) = (tries + 1 >= TRIES, tries + 1 >= STORE_TRIES);
     let (mut away, mut headers, mut are_left) = (None, Vec::new(), false);
     let stores = AwayStores::default();
-    let reading =
-        Reading { app, rules: &rules, reach: &Reach::Here, away: Some(&stores), is_last_try, is_given_up };
     for some in due.chunks(SOME) {
         // What was read is written while more is read.
-        let read = reading.all(some);
+        let read = async {
+            let elsewhere = Elsewhere::read(app, space, some).boxed().await;
+            let (rules, reach) = (&*rules, &Reach::Here);
+            let (away, elsewhere) = (Some(&stores), Some(&elsewhere));
+            Reading { app, rules, reach, away, elsewhere, is_last_try, is_given_up }.all(some).await
+        };
         let (read, written) = tokio::join!(read, write(app, space.id, None, std::mem::take(&mut headers)));
         written?;
         for (Described { object: version, .. }, found) in some.iter().zip(read) {
             match found {
                 Ok(header) => headers.push(header),
-                Err(error) if reading.is_final(&error) => {
-                    are_left |= is_of_store(&error);
+                Err(error) if is_final(&error, is_last_try, is_given_up) => {
+                    are_left |= is_of_store(&error) || error.code() == ErrorCode::SiteUnavailable;
                     headers.push(unreadable(version, &error));
                 }
                 Err(error) => away = Some(error),
@@ -458,8 +462,8 @@ pub async fn extract(
     let rules = app.extraction.note_rules(&app.catalog, space).await?;
     let described = app.catalog.described(space, versions).await?;
     let reach = Reach::Fabric(acting.clone());
-    let reading =
-        Reading { app, rules: &rules, reach: &reach, away: None, is_last_try: false, is_given_up: false };
+    let (rules, reach, away, elsewhere) = (&*rules, &reach, None, None);
+    let reading = Reading { app, rules, reach, away, elsewhere, is_last_try: false, is_given_up: false };
     for found in reading.all(&described).await {
         outcomes.push(found.and_then(|header| {
             let outcome = error_of(&header);
@@ -471,154 +475,18 @@ pub async fn extract(
     Ok(outcomes)
 }
 
-/// How headers are read.
-#[derive(Clone, Copy)]
-struct Reading<'a> {
-    app: &'a AppState,
-    rules: &'a SpaceRules,
-    reach: &'a Reach,
-    /// Stores of which nothing more is asked, where there are others to read meanwhile.
-    away: Option<&'a AwayStores>,
-    /// Whether what cannot be read now is not tried again.
-    is_last_try: bool,
-    /// Nor what lies on a store that does not answer.
-    is_given_up: bool,
-}
-
-/// The stores that did not answer while a page was read: not one object after the other waits for them.
-#[derive(Default)]
-struct AwayStores(Mutex<HashSet<StoreId>>);
-
-impl AwayStores {
-    fn note(&self, version: &OpenVersion) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).extend(stores_of(version));
-    }
-
-    /// Tells whether there is no copy of a version but in these stores.
-    fn have_all_of(&self, version: &OpenVersion) -> bool {
-        let away = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut stores = stores_of(version).peekable();
-        stores.peek().is_some() && stores.all(|store| away.contains(&store))
-    }
-}
-
-fn stores_of(version: &OpenVersion) -> impl Iterator<Item = StoreId> {
-    version.replicas.iter().filter(|replica| replica.state.is_readable()).map(|replica| replica.store)
-}
-
-/// Tells whether it may be the store that keeps something from being read, and not what is read.
-fn is_of_store(error: &ApiError) -> bool {
-    use ErrorCode::{Offline, RateLimited, StoreUnavailable, Timeout};
-    error.is_retryable() && matches!(error.code(), Offline | RateLimited | StoreUnavailable | Timeout)
-}
-
-impl Reading<'_> {
-    /// Reads the headers of versions, some at once; in their order.
-    async fn all(self, versions: &[Described]) -> Vec<Result<Header>> {
-        let read = versions.iter().map(|version| self.one(version).boxed());
-        let read: Vec<BoxFuture<'_, Result<Header>>> = read.collect();
-        // The bytes of the next ones are looked for meanwhile.
-        stream::iter(read).buffered(self.app.extraction.at_once * 2).collect().await
-    }
-
-    /// Reads the header of a version, and what the documents beside it say.
-    async fn one(self, Described { object, by, as_of }: &Described) -> Result<Header> {
-        let mut gathered = match self.gather(object).await {
-            Err(error) if self.is_final(&error) && !by.is_empty() => {
-                let mut gathered = Gathered::default();
-                gathered.fail(&why(&error));
-                gathered
-            }
-            gathered => gathered?,
-        };
-        for document in by {
-            let name = document.path.name().unwrap_or_default();
-            match self.gather(document).await {
-                Ok(said) => gathered.describe(name, said.finish()),
-                Err(error) if self.is_final(&error) => gathered.fail(&format!("{name}: {}", why(&error))),
-                Err(error) => return Err(error),
-            }
-        }
-        let found = attributes_of(gathered, &self.rules.at(&object.path));
-        Ok(Header { as_of: as_of.clone(), ..header_of(object, found) })
-    }
-
-    /// Tells whether it is not tried again by itself to read something.
-    fn is_final(self, error: &ApiError) -> bool {
-        !error.is_retryable()
-            || error.code() == ErrorCode::SiteUnavailable
-            || (self.is_last_try && (self.is_given_up || !is_of_store(error)))
-    }
-
-    async fn gather(self, version: &OpenVersion) -> Result<Gathered> {
-        let Some(away) = self.away else { return self.header(version).await };
-        let store_is_away = || {
-            let detail = format!("the store of {} does not answer now", version.path);
-            Err(ApiError::new(ErrorCode::StoreUnavailable, detail))
-        };
-        if away.have_all_of(version) {
-            return store_is_away();
-        }
-        match self.header(version).await {
-            // There is a copy at another site, too, which comes to nothing here.
-            Err(error) if error.code() == ErrorCode::SiteUnavailable && self.is_here(version).await => {
-                away.note(version);
-                store_is_away()
-            }
-            // A disk may have a fault where this file is, and nowhere else.
-            Err(error) if is_of_store(&error) && self.is_last_try && self.do_stores_answer(version).await => {
-                Err(error.permanent())
-            }
-            Err(error) if is_of_store(&error) => {
-                away.note(version);
-                Err(error)
-            }
-            gathered => gathered,
-        }
-    }
-
-    async fn header(self, version: &OpenVersion) -> Result<Gathered> {
-        let name = version.path.name().unwrap_or_default();
-        let read = bytes_of(self.app, version, self.reach).await?;
-        self.app.extraction.gather(name, version.size, &read).await
-    }
-
-    /// Tells whether a store here has a copy of a version.
-    async fn is_here(self, version: &OpenVersion) -> bool {
-        for store in stores_of(version) {
-            if matches!(self.app.stores.site_of(store).await, Ok(None)) {
-                return true;
-            }
-        }
-        false
-    }
-
-    /// Tells whether all stores here that have a copy of a version answer.
-    async fn do_stores_answer(self, version: &OpenVersion) -> bool {
-        for replica in version.replicas.iter().filter(|replica| replica.state.is_readable()) {
-            if self.app.stores.site_of(replica.store).await.is_ok_and(|site| site.is_some()) {
-                continue;
-            }
-            let (Ok(store), Ok(key)) = (self.app.stores.get(replica.store).await, key(&replica.key)) else {
-                return false;
-            };
-            if let Err(error) = store.store.stat(&key).await
-                && let ErrorKind::Unavailable | ErrorKind::TimedOut | ErrorKind::RateLimited = error.kind()
-            {
-                return false;
-            }
-        }
-        true
-    }
-}
-
 fn error_of(header: &Header) -> Result<()> {
     let error = header.found.iter().find(|(name, _)| name.as_str() == ERROR);
-    match error.and_then(|(_, values)| values.first()) {
-        Some(AttributeValue::Text(why)) => {
-            Err(ApiError::new(ErrorCode::Unsupported, format!("its header cannot be read: {why}")))
-        }
-        _ => Ok(()),
+    match error.and_then(|(_, values)| text_of(values)) {
+        Some(why) => Err(ApiError::new(ErrorCode::Unsupported, format!("its header cannot be read: {why}"))),
+        None => Ok(()),
+    }
+}
+
+fn text_of(values: &[AttributeValue]) -> Option<String> {
+    match values.first() {
+        Some(AttributeValue::Text(text)) => Some(text.clone()),
+        _ => None,
     }
 }
 
@@ -688,8 +556,9 @@ fn attributes_of(gathered: Gathered, rules: &Rules) -> Vec<FoundAttribute> {
 
 /// Returns how many bytes names and values have.
 fn size_of(found: &[FoundAttribute]) -> usize {
-    found
-        .iter()
-        .map(|(name, values)| name.as_str().len() + values.iter().map(AttributeValue::size).sum::<usize>())
-        .sum()
+    found.iter().map(|(name, values)| size_of_one(name, values)).sum()
+}
+
+fn size_of_one(name: &AttributeName, values: &[AttributeValue]) -> usize {
+    name.as_str().len() + values.iter().map(AttributeValue::size).sum::<usize>()
 }

@@ -5,7 +5,7 @@ use percale_core::ErrorCode;
 use percale_discovery::frame::{Asked, Outcome, What};
 use percale_discovery::references::{Reference, References};
 
-use super::bytes_of;
+use super::ranges::bytes_of;
 use crate::reading::Reach;
 use crate::{ApiError, AppState, Result};
 

@@ -53,8 +53,8 @@ impl Fetch {
         givers: &Givers,
     ) -> Result<(StagedContent, Option<Kept>)> {
         let store = &wanted.store;
-        let rtt = sites.front().and_then(|site| self.app.fabric.contact(*site).rtt);
-        let streams = Streams::for_path(rtt);
+        let contact = sites.front().map(|site| self.app.fabric.contact(*site)).unwrap_or_default();
+        let streams = Streams::for_path(contact.rtt, contact.window);
         tracing::debug!(path = %wanted.version.path, %streams, "a large object is fetched");
         let streams = self.flow.choose(streams);
         let content = |staged| StagedContent { store: store.clone(), staged, tree: HashTree::clone(&tree) };

@@ -29,6 +29,7 @@ use percale_core::access::{Caller, Identity, Issuer};
 use percale_core::ids::{SpaceId, VersionId};
 use percale_core::{ErrorCode, Position, Timestamp};
 use percale_federation::{Member, follow, reverse, roster};
+use percale_mover::tuning;
 use percale_trust::SitePublicKey;
 use tokio::time::Instant;
 
@@ -37,7 +38,7 @@ use super::extract::{Json, parse_json, read_json};
 use crate::app::system_caller;
 use crate::listener::PeerKey;
 use crate::tasks::import::registrar;
-use crate::{ApiError, AppState, Result};
+use crate::{ApiError, AppState, Result, extraction};
 
 /// Longest wait for something new.
 const MAX_WAIT: Duration = Duration::from_secs(30);
@@ -64,6 +65,7 @@ pub(super) fn routes() -> Router<AppState> {
         .route("/v1/peer/take-over", post(take_over))
         .route("/v1/peer/evict", post(evict))
         .route("/v1/peer/check", post(checks::check))
+        .route("/v1/peer/headers", post(headers))
         .route("/v1/peer/tasks", post(super::tasks::hand_over))
         .route("/v1/peer/dial", post(dial::dial))
         .route("/v1/peer/hello", post(dial::hello))
@@ -145,7 +147,14 @@ async fn changes(
         if !spaces.is_empty() || !is_known || Instant::now() >= deadline {
             let (homes, stores) = if is_known { (None, None) } else { (Some(homes), Some(stores)) };
             let now_us = Timestamp::now().as_micros();
-            return Ok(Json(Changed { spaces, homes, stores, known, now_us }));
+            return Ok(Json(Changed {
+                spaces,
+                homes,
+                stores,
+                known,
+                now_us,
+                window: Some(tuning::window()),
+            }));
         }
         tokio::select! {
             _ = watch.changed() => {}
@@ -427,6 +436,21 @@ fn require_room(copies: usize) -> Result<()> {
             Err(ApiError::new(ErrorCode::PayloadTooLarge, detail))
         }
     }
+}
+
+/// Reads headers of copies that this site has, for the home of their space.
+async fn headers(
+    State(app): State<AppState>,
+    PeerSite(site): PeerSite,
+    Json(peer::ReadHeaders { space, versions }): Json<peer::ReadHeaders>,
+) -> Result<Json<peer::HeadersRead>> {
+    require_room(versions.len())?;
+    let known = app.catalog.followed_space(space).await?;
+    if known.is_none_or(|known| known.home != Some(site.id)) {
+        let detail = "only the home of a space has headers read by other sites";
+        return Err(ApiError::new(ErrorCode::SiteRefused, detail));
+    }
+    Ok(Json(extraction::read_for_home(&app, space, &versions).await?))
 }
 
 /// Returns the caller that a site itself is.

@@ -13,6 +13,7 @@ mod home;
 pub(crate) mod import;
 mod progress;
 mod replicate;
+mod unhashed;
 mod verify;
 
 use std::collections::{HashMap, HashSet};

@@ -7,17 +7,19 @@ use std::collections::HashSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use futures::future::BoxFuture;
 use futures::{FutureExt as _, StreamExt as _, TryStreamExt as _, stream};
 use percale_catalog::{ArrivalBody, EntryKind, OpenVersion, Space};
-use percale_core::ids::VersionId;
+use percale_core::ids::{SiteId, VersionId};
 use percale_core::{ErrorCode, ObjectPath, Position};
 use percale_federation::follow;
 
 use super::Attempt;
+use super::unhashed::{batches, hashed};
 use super::verify::opened;
 use crate::abroad::Copied;
 use crate::app::system_caller;
-use crate::fetch::{Become, Brought, Wanted};
+use crate::fetch::{Become, Brought, Fetch, OnEnd, Wanted};
 use crate::{ApiError, OnPath as _, Result};
 
 /// Entries of a page. The first is listed before anything is fetched.
@@ -27,6 +29,8 @@ const PAGE: usize = 2000;
 const PAGES: usize = 16;
 /// Pages of which objects are fetched at once.
 const PAGES_AHEAD: usize = 3;
+/// Batches of what nobody has hashed: one is hashed while another is fetched.
+const BATCHES: usize = 2;
 /// Arrivals that are looked at in one step.
 const ARRIVALS: usize = 1000;
 /// How long this site's follower is waited for at the end, so that whoever looks then sees the copies.
@@ -60,8 +64,9 @@ pub(super) async fn run(attempt: &Attempt, path: &ObjectPath, from: Option<&str>
         let listing = (after.clone(), 0);
         let pages = stream::try_unfold(listing, |(after, pages)| step.page(after, pages).boxed()).boxed();
         let (step, fetch, done) = (&step, &fetch, &done);
-        let brought =
-            pages.map_ok(|wanted| fetch.all(wanted, done).map(Ok)).try_buffer_unordered(PAGES_AHEAD);
+        let brought = pages
+            .map_ok(|wanted| bring(attempt, fetch, first, wanted, done).map(Ok).boxed())
+            .try_buffer_unordered(PAGES_AHEAD);
         let listed = brought.try_collect::<()>().await;
         attempt.has_room()?;
         listed?;
@@ -76,6 +81,23 @@ pub(super) async fn run(attempt: &Attempt, path: &ObjectPath, from: Option<&str>
         drop(follow::caught_up(&app.fabric, position, CATCH_UP).await);
     }
     Ok(())
+}
+
+/// Fetches what was listed. What nobody has hashed is hashed where it lies while the rest is on its way, and each batch of it while the one
+/// before is.
+async fn bring(
+    attempt: &Attempt,
+    fetch: &Fetch,
+    first: Option<SiteId>,
+    wanted: Vec<Wanted>,
+    done: OnEnd<'_>,
+) {
+    let (ready, unhashed): (Vec<_>, Vec<_>) = wanted.into_iter().partition(|one| one.version.root.is_some());
+    let mut late: Vec<BoxFuture<'_, ()>> = Vec::new();
+    for batch in batches(unhashed) {
+        late.push(async move { fetch.all(hashed(attempt, first, batch).await, done).await }.boxed());
+    }
+    tokio::join!(fetch.all(ready, done), stream::iter(late).buffer_unordered(BATCHES).collect::<Vec<()>>());
 }
 
 /// What is listed and fetched before the cursor moves on: several pages, of which the next is listed and fetched while the

@@ -6,11 +6,12 @@ use std::sync::{Mutex, PoisonError};
 
 use futures::future::{BoxFuture, join_all};
 use futures::{FutureExt, StreamExt as _, stream};
-use percale_api::peer::{CheckCopies, CheckLine, Outcome, VersionOf};
+use percale_api::peer::{CheckCopies, CheckLine, Checked, Outcome, VersionOf};
 use percale_catalog::{EntryKind, Listed, OpenVersion, Replica};
 use percale_core::access::Permission;
 use percale_core::ids::{SiteId, StoreId};
 use percale_core::state::ReplicaState;
+use percale_core::tree::RootHash;
 use percale_core::{ErrorCode, ObjectPath, Position};
 use percale_federation::{Acting, tell};
 
@@ -33,6 +34,8 @@ pub(crate) struct Found {
     pub bytes: u64,
     /// Whether it was made anew.
     pub is_repaired: bool,
+    /// The root of its hash tree.
+    pub root: Option<RootHash>,
 }
 
 /// `unverified`: only copies that were not hashed yet are looked at.
@@ -142,7 +145,7 @@ pub(crate) async fn check_copy(
         return Err(ApiError::new(code, format!("{why} (store {})", replica.store)).permanent());
     }
     match (app.reader.check(version, replica).await, repair) {
-        (Ok(_), _) => Ok(Found { bytes: version.size.0, is_repaired: false }),
+        (Ok(tree), _) => Ok(Found { bytes: version.size.0, is_repaired: false, root: Some(tree.root()) }),
         (Err(error), Some(acting)) if error.code() == ErrorCode::Integrity => {
             replace(app, version, replica, acting).await.map_err(|fault| {
                 let detail = format!("{}; it cannot be repaired: {}", error.detail(), fault.detail());
@@ -166,7 +169,7 @@ async fn replace(app: &AppState, version: &OpenVersion, replica: &Replica, actin
     }
     let mut version = version.clone();
     version.replicas.retain(|other| other.store != replica.store);
-    let bytes = version.size.0;
+    let (bytes, root) = (version.size.0, version.root);
     let outcome: Mutex<Option<Result<Brought>>> = Mutex::new(None);
     let fetch = Fetch::new(
         app.clone(),
@@ -181,7 +184,7 @@ async fn replace(app: &AppState, version: &OpenVersion, replica: &Replica, actin
         })
         .await;
     match outcome.into_inner().unwrap_or_else(PoisonError::into_inner) {
-        Some(Ok(Brought { copied: Copied::At(_), .. })) => Ok(Found { bytes, is_repaired: true }),
+        Some(Ok(Brought { copied: Copied::At(_), .. })) => Ok(Found { bytes, is_repaired: true, root }),
         Some(Ok(Brought { copied: Copied::NotWanted, .. })) => {
             let detail = "the home of the space does not take another copy of it now";
             Err(ApiError::new(ErrorCode::Conflict, detail))
@@ -208,7 +211,18 @@ async fn ask_site(
             }
         }
     }
-    let error = match hear_site(attempt, path, site, &versions, repair, &mut left).await {
+    let heard = |item: usize, store: Option<StoreId>, found: Result<Found>| {
+        match store {
+            // A copy that came since is none that this task looks at.
+            Some(store) if !left.remove(&(item, store)) => return,
+            Some(_) => {}
+            None => left.retain(|(at, _)| *at != item),
+        }
+        if let Some(version) = versions.get(item) {
+            note(attempt, &version.path, found);
+        }
+    };
+    let error = match hear_site(attempt, path, site, &versions, repair, heard).await {
         Ok(()) => {
             ApiError::new(ErrorCode::Integrity, "the site that should have this copy knows nothing of it")
         }
@@ -225,13 +239,18 @@ async fn ask_site(
     }
 }
 
-async fn hear_site(
+/// Has another site look at its copies of versions, and calls `heard` with the number of the version, the store, and what was found there;
+/// without a store for a version that the site could not look at.
+///
+/// # Errors
+/// As the site answers; then it says nothing of some.
+pub(super) async fn hear_site(
     attempt: &Attempt,
     path: &ObjectPath,
     site: SiteId,
     versions: &[OpenVersion],
     repair: bool,
-    left: &mut HashSet<(usize, StoreId)>,
+    mut heard: impl FnMut(usize, Option<StoreId>, Result<Found>),
 ) -> Result<()> {
     let (app, task) = (&attempt.app, &attempt.task);
     let member = app.fabric.member(site)?;
@@ -246,31 +265,21 @@ async fn hear_site(
     let items = versions.iter().map(|version| VersionOf { space: version.space, version: version.version });
     let asked = CheckCopies { items: items.collect(), repair };
     let from = |error: percale_client::Error| ApiError::from(percale_federation::Error::from(error));
+    let failed = |problem| from_problem(problem).context(format!("at site {}", member.name));
     let client = app.fabric.client_at(site, &attempt.acting, position)?;
     let mut answer = client.peer_check(&asked).await.map_err(from)?;
     while let Some(line) = answer.next().await.map_err(from)? {
         match line {
             CheckLine::Copy { item, store, outcome } => {
-                // A copy that came since is none that this task looks at.
-                let Some(version) = versions.get(item).filter(|_| left.remove(&(item, store))) else {
-                    continue;
-                };
                 let found = match outcome {
-                    Outcome::Done(checked) => {
-                        Ok(Found { bytes: checked.bytes, is_repaired: checked.is_repaired })
+                    Outcome::Done(Checked { bytes, is_repaired, root }) => {
+                        Ok(Found { bytes, is_repaired, root })
                     }
-                    Outcome::Failed(problem) => {
-                        Err(from_problem(problem).context(format!("at site {}", member.name)))
-                    }
+                    Outcome::Failed(problem) => Err(failed(problem)),
                 };
-                note(attempt, &version.path, found);
+                heard(item, Some(store), found);
             }
-            CheckLine::Version { item, problem } => {
-                let Some(version) = versions.get(item) else { continue };
-                left.retain(|(at, _)| *at != item);
-                let error = from_problem(problem).context(format!("at site {}", member.name));
-                note(attempt, &version.path, Err(error));
-            }
+            CheckLine::Version { item, problem } => heard(item, None, Err(failed(problem))),
             CheckLine::End { .. } => {}
         }
     }

@@ -3,6 +3,8 @@
 #![allow(dead_code, reason = "each test file uses its own part")]
 #![allow(clippy::unwrap_used, reason = "a test says what it expects by failing")]
 
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
 use std::time::Duration;
 
 use percale_server::config::{Config, TlsMode};
@@ -42,6 +44,32 @@ pub fn config(directory: &TempDir) -> Config {
     config.http.drain_timeout = Duration::from_secs(2);
     config.tls.mode = TlsMode::Off;
     config
+}
+
+/// A reader that finds the same title in each file.
+const READER: &str = r#"#!/usr/bin/env python3
+import json, struct, sys
+
+def send(kind, content):
+    data = json.dumps(content).encode()
+    sys.stdout.buffer.write(kind + struct.pack("<I", len(data)) + data)
+    sys.stdout.buffer.flush()
+
+send(b"H", {"open": []})
+while head := sys.stdin.buffer.read(5):
+    sys.stdin.buffer.read(struct.unpack("<I", head[1:])[0])
+    if head[:1] == b"B":
+        send(b"D", {"found": [{"name": "title", "values": [{"text": "found"}]}]})
+"#;
+
+/// Has a server read headers by [`READER`].
+pub fn read_headers(config: &mut Config, folder: &Path, workers: usize) {
+    let program = folder.join("reader");
+    std::fs::write(&program, READER).unwrap();
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+    config.extraction.workers = workers;
+    config.extraction.program = Some(program);
+    config.extraction.delay = Duration::from_millis(50);
 }
 
 impl Server {

@@ -1,6 +1,5 @@
 //! Headers that are read while a store does not answer, and by another server of the site.
 
-use std::os::unix::fs::PermissionsExt as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -11,33 +10,12 @@ use percale_server::app::system_caller;
 use percale_store::wrappers::{Chaos, ChaosPolicy};
 use serde_json::json;
 
-use crate::common::{Client, Server, config, eventually};
-
-/// A reader that finds the same title in each file.
-const READER: &str = r#"#!/usr/bin/env python3
-import json, struct, sys
-
-def send(kind, content):
-    data = json.dumps(content).encode()
-    sys.stdout.buffer.write(kind + struct.pack("<I", len(data)) + data)
-    sys.stdout.buffer.flush()
-
-send(b"H", {"open": []})
-while head := sys.stdin.buffer.read(5):
-    sys.stdin.buffer.read(struct.unpack("<I", head[1:])[0])
-    if head[:1] == b"B":
-        send(b"D", {"found": [{"name": "title", "values": [{"text": "found"}]}]})
-"#;
+use crate::common::{Client, Server, config, eventually, read_headers};
 
 async fn server(workers: usize) -> Server {
     let directory = tempfile::tempdir().unwrap();
-    let program = directory.path().join("reader");
-    std::fs::write(&program, READER).unwrap();
-    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
     let mut config = config(&directory);
-    config.extraction.workers = workers;
-    config.extraction.program = Some(program);
-    config.extraction.delay = Duration::from_millis(50);
+    read_headers(&mut config, directory.path(), workers);
     Server::with(directory, config).await
 }
 

@@ -1,20 +1,13 @@
 //! Files of one site that are registered in a space of another.
 
-use serde_json::{Value, json};
+use std::path::PathBuf;
+
+use serde_json::json;
 
 use crate::common::{Client, eventually};
 use crate::fabric::{Site, three};
 use crate::namespace::shared_space;
-
-async fn ended(client: &Client, order: &Value) -> Value {
-    let task = client.post("/v1/tasks", order.clone()).await.expect(201);
-    let address = format!("/v1/tasks/{}", task["id"].as_str().unwrap());
-    eventually("the end of the import", || async {
-        let task = client.get(&address).await.expect(200);
-        matches!(task["state"].as_str().unwrap(), "succeeded" | "partial" | "failed").then_some(task)
-    })
-    .await
-}
+use crate::tasks::{assert_ended, good_at, run};
 
 async fn administrator(site: &Site, name: &str) -> Client {
     let token = json!({"subject": format!("user:{name}"), "scopes": ["admin"]});
@@ -22,13 +15,18 @@ async fn administrator(site: &Site, name: &str) -> Client {
     site.admin.as_token(issued["secret"].as_str().unwrap())
 }
 
+async fn native_store(site: &Site) -> PathBuf {
+    let raw = site.directory.path().join("raw");
+    let store = json!({"name": "raw", "connector": "posix", "layout": "native", "config": {"root": raw}});
+    site.admin.post("/v1/stores", store).await.expect(201);
+    raw
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn files_of_one_site_become_objects_of_a_space_at_home_at_another() {
     let [alps, baltic, _coast] = three().await;
     shared_space(&alps).await;
-    let raw = baltic.directory.path().join("raw");
-    let store = json!({"name": "raw", "connector": "posix", "layout": "native", "config": {"root": raw}});
-    baltic.admin.post("/v1/stores", store).await.expect(201);
+    let raw = native_store(&baltic).await;
     for n in 0..5000 {
         let folder = raw.join(format!("run/{}", n % 5));
         std::fs::create_dir_all(&folder).unwrap();
@@ -37,7 +35,7 @@ async fn files_of_one_site_become_objects_of_a_space_at_home_at_another() {
     let (here, there) = (alps.user("alice").await, administrator(&baltic, "alice").await);
     baltic.sees(&there, "/v1/spaces/climate").await;
     let order = json!({"kind": "import", "source": raw.join("run"), "to": "/climate/run", "hash": "never"});
-    let counts = async || ended(&there, &order).await["progress"]["counts"].clone();
+    let counts = async || run(&there, order.clone()).await["progress"]["counts"].clone();
     assert_eq!(counts().await, json!({"registered": 5000}));
     let entry = alps.sees(&here, "/v1/entries/climate/run/3/0003").await;
     let copy = &entry["replicas"][0];
@@ -63,10 +61,51 @@ async fn files_of_one_site_become_objects_of_a_space_at_home_at_another() {
     std::fs::remove_dir_all(raw.join("run")).unwrap();
     std::fs::create_dir_all(raw.join("run")).unwrap();
     std::fs::write(raw.join("run/new"), "new").unwrap();
-    let done = ended(&bob, &order).await;
+    let done = run(&bob, order.clone()).await;
     assert_eq!((&done["state"], &done["progress"]["items_failed"]), (&json!("partial"), &json!(1)), "{done}");
     here.get("/v1/entries/climate/bob").await.expect_problem_at("not_found", "alps");
     // The paths of a storage are its own site's.
     order["at"] = json!("baltic");
     alps.admin.post("/v1/tasks", order).await.expect_problem_at("forbidden", "alps");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_nobody_has_hashed_is_replicated() {
+    let [alps, baltic, coast] = three().await;
+    shared_space(&alps).await;
+    let raw = native_store(&baltic).await;
+    let (good, bad) = (raw.join("run/good"), raw.join("run/bad"));
+    std::fs::create_dir_all(&good).unwrap();
+    std::fs::create_dir_all(&bad).unwrap();
+    let content = "several groups of 1 MiB of text\n".repeat(5 << 15);
+    std::fs::write(good.join("large"), &content).unwrap();
+    for n in 0..1200 {
+        std::fs::write(good.join(format!("{n:04}")), format!("content {n:04}")).unwrap();
+    }
+    std::fs::write(bad.join("gone"), "gone").unwrap();
+    let (here, there) = (alps.user("alice").await, administrator(&baltic, "alice").await);
+    baltic.sees(&there, "/v1/spaces/climate").await;
+    let order = json!({"kind": "import", "source": raw.join("run"), "to": "/climate/run", "hash": "never"});
+    assert_eq!(run(&there, order).await["progress"]["counts"], json!({"registered": 1202}));
+    std::fs::remove_file(bad.join("gone")).unwrap();
+
+    // To a site that is neither the home nor the one that has the bytes, and to the home.
+    let far = coast.user("alice").await;
+    coast.sees(&far, "/v1/entries/climate/run/good/large").await;
+    let task = run(&far, json!({"kind": "replicate", "path": "/climate/run", "to": "coast"})).await;
+    let items = far.get(&format!("/v1/tasks/{}/items", task["id"].as_str().unwrap())).await.expect(200);
+    let items = items["items"].as_array().unwrap();
+    assert_eq!(
+        items.iter().map(|item| item["path"].as_str()).collect::<Vec<_>>(),
+        [Some("/climate/run/bad/gone")],
+        "{items:?}"
+    );
+    assert_ended(&task, "partial", 1201, 1);
+    good_at(&far, "/climate/run/good", &["baltic", "coast"]).await;
+    let task = run(&here, json!({"kind": "replicate", "path": "/climate/run/good", "to": "alps"})).await;
+    assert_ended(&task, "succeeded", 1201, 0);
+    good_at(&here, "/climate/run/good", &["alps", "baltic", "coast"]).await;
+    std::fs::remove_dir_all(&good).unwrap();
+    assert_eq!(here.get("/v1/data/climate/run/good/0007").await.text, "content 0007");
+    assert!(here.get("/v1/data/climate/run/good/large").await.text == content);
 }

@@ -131,7 +131,7 @@ async fn changes(State(world): State<World>, Json(asked): Json<Changes>) -> Json
     }
     let now_us = Timestamp::now().as_micros();
     let spaces = told.into_iter().collect();
-    Json(Changed { spaces, homes: None, stores: None, known: "nothing".into(), now_us })
+    Json(Changed { spaces, homes: None, stores: None, known: "nothing".into(), now_us, window: None })
 }
 
 async fn snapshot(State(world): State<World>, Path(_): Path<SpaceId>) -> Response {
@@ -374,6 +374,17 @@ async fn a_home_that_replays_records_moves_nobody() {
         listed().await;
         assert_eq!(here.get("/v1/data/climate/kept").await.text, "kept", "{what}");
     }
+    // What only a later release understands.
+    let mut later = moved(stands.seq, 1, sea, &records[..1]);
+    later[0].v = 99;
+    impostor.lies().changes = Some(SpaceChanges { space: sea, records: later, is_gone: false });
+    eventually("a search says that the site cannot be followed", || async {
+        let page = here.get("/v1/search?q=name:a").await.expect(200);
+        let away = &page["away"][0];
+        (away["site"] == "baltic" && away["why"].is_string() && page["items"][0]["path"] == "/sea/a")
+            .then_some(())
+    })
+    .await;
     drop(impostor);
     baltic.resume().await;
     baltic.user("alice").await.write("/sea/d", "d").await.expect(201);

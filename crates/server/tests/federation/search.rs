@@ -4,8 +4,8 @@ use http::Method;
 use percale_core::Timestamp;
 use serde_json::{Value, json};
 
-use crate::common::{Client, eventually, send};
-use crate::fabric::three;
+use crate::common::{Client, eventually, read_headers, send};
+use crate::fabric::{Site, three};
 use crate::namespace::shared_space;
 
 fn query(text: &str) -> String {
@@ -312,4 +312,43 @@ async fn filters_are_those_of_other_catalogs() {
         let problem = alice.get(&address("", wrong)).await.expect_problem("invalid_request");
         assert!(!problem["detail"].as_str().unwrap().is_empty());
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn headers_are_read_by_the_site_that_has_the_bytes() {
+    let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let alps = Site::with("alps", |config| read_headers(config, folders[0].path(), 1)).await;
+    let mut baltic = Site::with("baltic", |config| read_headers(config, folders[1].path(), 1)).await;
+    baltic.join(&alps.invite().await).await;
+    for site in [&alps, &baltic] {
+        site.reaches(&["alps", "baltic"]).await;
+    }
+    shared_space(&alps).await;
+    let (here, there) = (alps.user("alice").await, baltic.user("alice").await);
+    baltic.sees(&there, "/v1/spaces/climate").await;
+    let space = alps.admin.get("/v1/spaces/climate").await.expect(200);
+    assert_eq!(space["extraction"], "async", "{space}");
+    let titled = async |wanted: usize| {
+        eventually(&format!("{wanted} titles are found"), || async {
+            let page = here.get(&query("title=found")).await;
+            (page.status.is_success() && page.json()["items"].as_array().unwrap().len() == wanted)
+                .then_some(())
+        })
+        .await;
+    };
+    for n in 0..120 {
+        there.write(&format!("/climate/run/{n:03}.bin"), format!("bytes {n}")).await.expect(201);
+    }
+    titled(120).await;
+    // It is waited for while it is away.
+    there.write("/climate/late.bin", "late").await.expect(201);
+    baltic.stop().await;
+    here.write("/climate/here.bin", "here").await.expect(201);
+    baltic.resume().await;
+    titled(122).await;
+    let failed = here.get(&query("extraction.error:*")).await.expect(200);
+    assert_eq!(failed["items"], json!([]));
+    // Nobody but the home may ask.
+    let asked = json!({"space": space["id"], "versions": []});
+    here.post("/v1/peer/headers", asked).await.expect_problem_at("site_refused", "alps");
 }

@@ -1,7 +1,8 @@
 //! Another site has this one read and hash its copies.
 
 use std::convert::Infallible;
-use std::time::Duration;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use axum::body::Body;
 use axum::extract::State;
@@ -12,7 +13,7 @@ use http::{HeaderValue, header};
 use percale_api::peer::{CheckCopies, CheckLine, Checked, Outcome, VersionOf};
 use percale_core::ErrorCode;
 use percale_core::access::Permission;
-use percale_federation::Acting;
+use percale_federation::{Acting, tell};
 use tokio::sync::mpsc;
 
 use super::require_room;
@@ -26,6 +27,10 @@ use crate::{ApiError, AppState, OnPath as _, Result};
 const QUEUE: usize = 16;
 /// An empty line is sent that often while a large copy is read: a connection on which nothing moves is given up.
 const ALIVE: Duration = Duration::from_secs(5);
+/// How long a root that was found may take to come back from the home.
+const SETTLED: Duration = Duration::from_secs(10);
+/// How often it is looked for.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// Reads and hashes the copies that this site has of versions, and answers as it goes on. Each version needs `read`; with a
 /// delegation, what is damaged or lost is replaced, which needs `write`.
@@ -45,7 +50,13 @@ pub(super) async fn check(
         }
     }
     let (sender, lines) = mpsc::channel(QUEUE);
-    let work = Work { app: app.clone(), session, repair: repair.map(Acting::Task), sender: sender.clone() };
+    let work = Work {
+        app: app.clone(),
+        session,
+        repair: repair.map(Acting::Task),
+        sender: sender.clone(),
+        hashed: Mutex::default(),
+    };
     app.background.spawn(async move {
         tokio::select! {
             () = work.all(items) => {}
@@ -71,6 +82,8 @@ struct Work {
     session: Session,
     repair: Option<Acting>,
     sender: mpsc::Sender<Bytes>,
+    /// The versions that nobody had hashed before.
+    hashed: Mutex<Vec<VersionOf>>,
 }
 
 impl Work {
@@ -82,6 +95,7 @@ impl Work {
         while let Some(sent) = looked_at.next().await {
             lines += sent;
         }
+        self.settle().await;
         self.send(&CheckLine::End { lines }).await;
     }
 
@@ -109,13 +123,44 @@ impl Work {
             }
             let found = check_copy(app, &opened, replica, self.repair.as_ref()).await.on_path(&opened.path);
             let outcome = match found {
-                Ok(Found { bytes, is_repaired }) => Outcome::Done(Checked { bytes, is_repaired }),
+                Ok(Found { bytes, is_repaired, root }) => {
+                    if opened.root.is_none() {
+                        self.hashed().push(VersionOf { space, version });
+                    }
+                    Outcome::Done(Checked { bytes, is_repaired, root })
+                }
                 Err(error) => Outcome::Failed(error.to_problem()),
             };
             self.send(&CheckLine::Copy { item, store: replica.store, outcome }).await;
             lines += 1;
         }
         lines
+    }
+
+    /// Tells homes of the roots that were found, and waits until they are known here from there: whoever asked goes by them.
+    async fn settle(&self) {
+        let mut hashed = std::mem::take(&mut *self.hashed());
+        if hashed.is_empty() {
+            return;
+        }
+        if let Err(error) = tell::flush(&self.app.fabric).await {
+            tracing::debug!(%error, "cannot tell homes what was found of copies");
+            return;
+        }
+        let until = Instant::now() + SETTLED;
+        while let Some(VersionOf { space, version }) = hashed.last()
+            && Instant::now() < until
+        {
+            match self.app.catalog.open_by_id(&self.session.caller, *space, *version).await {
+                Ok(opened) if opened.root.is_none() => tokio::time::sleep(LOOK_EVERY).await,
+                // Or it is not there any more.
+                _ => drop(hashed.pop()),
+            }
+        }
+    }
+
+    fn hashed(&self) -> MutexGuard<'_, Vec<VersionOf>> {
+        self.hashed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn send(&self, line: &CheckLine) {

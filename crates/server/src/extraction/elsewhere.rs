@@ -1,0 +1,176 @@
+//! Headers of what has no copy here: a site that has one reads them where the bytes lie
+//! (docs/decisions/2026-11-26-headers-are-read-where-the-bytes-lie.md).
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::{Duration, Instant};
+
+use futures::future::{BoxFuture, join_all};
+use futures::{FutureExt as _, StreamExt as _, stream};
+use percale_api::peer::{HeaderAttribute, HeadersRead, Outcome, ReadHeaders};
+use percale_catalog::{Described, OpenVersion, Space};
+use percale_core::ErrorCode;
+use percale_core::ids::{SiteId, SpaceId, VersionId};
+use percale_discovery::header::{ERROR, Found, Header as Gathered};
+use percale_federation::Acting;
+
+use super::reading::{Reading, stores_of};
+use super::{size_of_one, text_of};
+use crate::abroad::from_problem;
+use crate::app::system_caller;
+use crate::reading::Reach;
+use crate::{ApiError, AppState, Result};
+
+/// What another site reads for one answer ends behind so much, well before who asks takes it for dead.
+const WITHIN: Duration = Duration::from_secs(5);
+const BYTES: usize = 8 << 20;
+
+/// What other sites have found of versions that have no copy here.
+#[derive(Default)]
+pub(super) struct Elsewhere(HashMap<VersionId, Result<Vec<Found>>>);
+
+impl Elsewhere {
+    /// Asks the sites that have copies of what has none here, of objects and of the documents that describe them.
+    pub async fn read(app: &AppState, space: &Space, some: &[Described]) -> Self {
+        let mut of_site: BTreeMap<SiteId, Vec<VersionId>> = BTreeMap::new();
+        for Described { object, by, .. } in some {
+            for version in [object].into_iter().chain(by) {
+                if let Some(site) = site_of(app, version).await {
+                    of_site.entry(site).or_default().push(version.version);
+                }
+            }
+        }
+        let asked = of_site.into_iter().map(|(site, versions)| ask(app, space, site, versions).boxed());
+        let asked: Vec<BoxFuture<'_, _>> = asked.collect();
+        Self(join_all(asked).await.into_iter().flatten().collect())
+    }
+
+    /// Returns what was found of a version; nothing if no other site was asked for it.
+    pub fn of(&self, version: VersionId) -> Option<Result<Gathered>> {
+        let found = self.0.get(&version)?.as_ref();
+        Some(found.map_err(Clone::clone).map(|found| {
+            // Its bounds are not another site's to keep.
+            let mut gathered = Gathered::default();
+            for Found { name, values } in found.clone() {
+                match text_of(&values).filter(|_| name.as_str() == ERROR) {
+                    Some(why) => gathered.fail(&why),
+                    None => gathered.add(name.as_str(), values),
+                }
+            }
+            gathered
+        }))
+    }
+}
+
+/// Returns a site that has a copy of a version, if this one has none.
+async fn site_of(app: &AppState, version: &OpenVersion) -> Option<SiteId> {
+    let mut found = None;
+    for store in stores_of(version) {
+        match app.stores.site_of(store).await {
+            Ok(None) => return None,
+            Ok(Some(site)) => found = found.or(Some(site)),
+            // It is not known yet whose that is.
+            Err(_) => {}
+        }
+    }
+    found
+}
+
+/// Asks a site, until it has said of each version what it found.
+async fn ask(
+    app: &AppState,
+    space: &Space,
+    site: SiteId,
+    mut left: Vec<VersionId>,
+) -> Vec<(VersionId, Result<Vec<Found>>)> {
+    let mut all = Vec::with_capacity(left.len());
+    while !left.is_empty() {
+        let asked = async {
+            let client = app.fabric.client_at(site, &Acting::Site, Some(space.position))?;
+            client
+                .peer_headers(&ReadHeaders { space: space.id, versions: left.clone() })
+                .await
+                .map_err(Into::into)
+        };
+        let items = match asked.await {
+            Ok(HeadersRead { items }) if !items.is_empty() => items,
+            Ok(_) => {
+                let error = ApiError::new(ErrorCode::SiteUnavailable, "the site answers nothing");
+                all.extend(left.drain(..).map(|version| (version, Err(error.clone()))));
+                continue;
+            }
+            Err(error) => {
+                let error = no_answer(error);
+                all.extend(left.drain(..).map(|version| (version, Err(error.clone()))));
+                continue;
+            }
+        };
+        let count = items.len().min(left.len());
+        all.extend(left.drain(..count).zip(items).map(|(version, outcome)| match outcome {
+            Outcome::Done(found) => {
+                let found = found.into_iter().map(|HeaderAttribute { name, values }| Found { name, values });
+                (version, Ok(found.collect()))
+            }
+            Outcome::Failed(problem) => (version, Err(from_problem(problem))),
+        }));
+    }
+    let name = app.fabric.member(site).map_or_else(|_| site.to_string(), |member| member.name.clone());
+    let told = |error: ApiError| error.context(format!("its header is at site {name}"));
+    all.into_iter().map(|(version, found)| (version, found.map_err(told))).collect()
+}
+
+/// Judges why a site did not read anything. One of an earlier release does not know the question.
+fn no_answer(error: percale_federation::Error) -> ApiError {
+    let error = ApiError::from(error);
+    match error.code() {
+        ErrorCode::NotFound => {
+            ApiError::new(ErrorCode::Unsupported, "its release does not read headers for others")
+        }
+        _ => error,
+    }
+}
+
+/// Reads headers of copies that this site has, for the home of their space: of the first versions, as far as that does not take long.
+///
+/// # Errors
+/// `Unsupported` if this server reads no headers.
+pub async fn read_for_home(app: &AppState, space: SpaceId, versions: &[VersionId]) -> Result<HeadersRead> {
+    if app.extraction.pool.is_none() {
+        let detail = "this server reads no headers: extraction.workers is 0";
+        return Err(ApiError::new(ErrorCode::Unsupported, detail));
+    }
+    let one = async |version: VersionId| {
+        let opened = app.catalog.open_by_id(&system_caller(), space, version).await;
+        let opened = opened.map_err(|error| match error.code() {
+            // This site hears of it a moment later than the home.
+            ErrorCode::NotFound => ApiError::new(ErrorCode::SiteUnavailable, "it is not known there yet"),
+            _ => error.into(),
+        })?;
+        let reading = Reading {
+            app,
+            rules: &percale_catalog::SpaceRules::default(),
+            reach: &Reach::Here,
+            away: None,
+            elsewhere: None,
+            is_last_try: false,
+            is_given_up: false,
+        };
+        Ok::<_, ApiError>(reading.gather(&opened).await?.finish())
+    };
+    let read: Vec<BoxFuture<'_, _>> = versions.iter().map(|version| one(*version).boxed()).collect();
+    let mut read = stream::iter(read).buffered(app.extraction.at_once * 2);
+    let (mut items, mut bytes, began) = (Vec::new(), 0, Instant::now());
+    while let Some(found) = read.next().await {
+        items.push(match found {
+            Ok(found) => {
+                bytes += found.iter().map(|one| size_of_one(&one.name, &one.values)).sum::<usize>();
+                let told = |Found { name, values }| HeaderAttribute { name, values };
+                Outcome::Done(found.into_iter().map(told).collect())
+            }
+            Err(error) => Outcome::Failed(error.to_problem()),
+        });
+        if bytes >= BYTES || began.elapsed() >= WITHIN {
+            break;
+        }
+    }
+    Ok(HeadersRead { items })
+}

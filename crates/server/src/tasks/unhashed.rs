@@ -1,0 +1,103 @@
+//! Versions that nobody has hashed, such as of files that were registered in place: the site that has one hashes it before it is brought, so
+//! that it comes as any other, over several streams and on from where it was cut
+//! ([why](../../../../docs/decisions/2026-11-26-what-is-replicated-is-hashed-first.md)).
+
+use std::collections::BTreeMap;
+
+use futures::FutureExt as _;
+use futures::future::{BoxFuture, join_all};
+use percale_api::peer::MAX_COPIES;
+use percale_catalog::OpenVersion;
+use percale_core::ErrorCode;
+use percale_core::ids::SiteId;
+
+use super::Attempt;
+use super::verify::{Found, hear_site};
+use crate::fetch::Wanted;
+use crate::{ApiError, Result};
+
+/// Bytes that a site hashes before the first of them are brought: a second or two of a disk.
+const BATCH: u64 = 1 << 30;
+
+/// Cuts what is wanted into batches, each of which is hashed before it is brought.
+pub(super) fn batches(wanted: Vec<Wanted>) -> Vec<Vec<Wanted>> {
+    let mut batches: Vec<Vec<Wanted>> = Vec::new();
+    let mut bytes = 0_u64;
+    for one in wanted {
+        let size = one.version.size.0;
+        match batches
+            .last_mut()
+            .filter(|batch| batch.len() < MAX_COPIES && bytes.saturating_add(size) <= BATCH)
+        {
+            Some(batch) => {
+                bytes += size;
+                batch.push(one);
+            }
+            None => {
+                bytes = size;
+                batches.push(vec![one]);
+            }
+        }
+    }
+    batches
+}
+
+/// Has versions hashed at the sites that have them, `first` before others. Returns those that have a root now; of the others it is noted why
+/// they have none.
+pub(super) async fn hashed(attempt: &Attempt, first: Option<SiteId>, wanted: Vec<Wanted>) -> Vec<Wanted> {
+    let mut of_site: BTreeMap<SiteId, Vec<Wanted>> = BTreeMap::new();
+    for one in wanted {
+        match site_of(attempt, first, &one.version).await {
+            Ok(site) => of_site.entry(site).or_default().push(one),
+            Err(error) => attempt.failed(&one.version.path, "failed", &error),
+        }
+    }
+    let asked = of_site.into_iter().map(|(site, wanted)| at_site(attempt, site, wanted).boxed());
+    let asked: Vec<BoxFuture<'_, Vec<Wanted>>> = asked.collect();
+    join_all(asked).await.concat()
+}
+
+/// Returns a site that has a copy.
+async fn site_of(attempt: &Attempt, first: Option<SiteId>, version: &OpenVersion) -> Result<SiteId> {
+    let mut found = None;
+    for replica in version.replicas.iter().filter(|replica| replica.state.is_readable()) {
+        match attempt.app.stores.site_of(replica.store).await {
+            Ok(Some(site)) if Some(site) == first => return Ok(site),
+            Ok(Some(site)) => drop(found.get_or_insert(site)),
+            // A store that nobody has told of yet is passed over.
+            _ => {}
+        }
+    }
+    let none = || ApiError::new(ErrorCode::Offline, "no copy of it can be read now").with_path(&version.path);
+    found.ok_or_else(none)
+}
+
+async fn at_site(attempt: &Attempt, site: SiteId, mut wanted: Vec<Wanted>) -> Vec<Wanted> {
+    let versions: Vec<OpenVersion> = wanted.iter().map(|one| one.version.clone()).collect();
+    let mut faults: Vec<Option<ApiError>> = vec![None; wanted.len()];
+    let heard = |item: usize, _, found: Result<Found>| {
+        let (Some(one), Some(fault)) = (wanted.get_mut(item), faults.get_mut(item)) else { return };
+        match found {
+            Ok(found) => one.version.root = one.version.root.or(found.root),
+            Err(error) => *fault = Some(error),
+        }
+    };
+    let ended = match versions.first() {
+        Some(first) => hear_site(attempt, &first.path, site, &versions, false, heard).await,
+        None => Ok(()),
+    };
+    let unheard = ended.err().unwrap_or_else(|| {
+        ApiError::new(ErrorCode::Unsupported, "the site that has it cannot hash it: its release is older")
+    });
+    let mut hashed = Vec::with_capacity(wanted.len());
+    for (one, fault) in wanted.into_iter().zip(faults) {
+        if one.version.root.is_some() {
+            hashed.push(one);
+        } else {
+            let error = fault.unwrap_or_else(|| unheard.clone());
+            let error = error.context("cannot have it hashed before it is brought");
+            attempt.failed(&one.version.path, "failed", &error);
+        }
+    }
+    hashed
+}
