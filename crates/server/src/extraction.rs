@@ -528,19 +528,9 @@ impl Extraction {
     }
 }
 
-/// Says what keeps a header from being read.
-fn why(error: &ApiError) -> String {
-    match error.code() {
-        ErrorCode::SiteUnavailable => {
-            format!("{}; `percale meta extract` reads it on behalf of who runs it", error.detail())
-        }
-        _ => error.detail().to_owned(),
-    }
-}
-
 fn unreadable(version: &OpenVersion, error: &ApiError) -> Header {
     let mut gathered = Gathered::default();
-    gathered.fail(&why(error));
+    gathered.fail(error.detail());
     header_of(version, attributes_of(gathered, &Rules::default()))
 }
 

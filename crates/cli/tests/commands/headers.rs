@@ -374,13 +374,13 @@ fn a_site_reads_formats_of_its_own() {
     assert!(said.contains("did not end within 3 s"), "{said}");
 }
 
-#[test]
-fn what_lies_at_another_site_is_read_for_whom_asks() {
-    let site = |name: &str| {
+/// A site, and another one with so many readers of headers, from where `afar.nc` was put.
+fn two_sites(workers: &str) -> (Lab, Site) {
+    let site = |name: &str, workers: &str| {
         let options = SiteOptions::new(env!("CARGO_BIN_EXE_percale"));
-        Site::start(options.set("site.name", &format!("\"{name}\"")))
+        Site::start(options.set("site.name", &format!("\"{name}\"")).set("extraction.workers", workers))
     };
-    let (lab, baltic) = (Lab::of(site("alps")), site("baltic"));
+    let (lab, baltic) = (Lab::of(site("alps", "1")), site("baltic", workers));
     let at_baltic = |words: &[&str]| {
         let done = baltic.command(words).output().unwrap();
         assert!(done.status.success(), "{words:?}: {}", String::from_utf8_lossy(&done.stderr));
@@ -398,6 +398,19 @@ fn what_lies_at_another_site_is_read_for_whom_asks() {
         let put = ["put", file.to_str().unwrap(), "percale:/lab/afar.nc"];
         baltic.command(&put).output().unwrap().status.success().then_some(())
     });
+    (lab, baltic)
+}
+
+#[test]
+fn what_lies_at_another_site_is_read_there() {
+    let (lab, _baltic) = two_sites("1");
+    soon(&lab, "title=afar", &["afar.nc"]);
+    assert_eq!(found(&lab, "extraction.error:*"), Vec::<String>::new());
+}
+
+#[test]
+fn what_another_site_does_not_read_is_read_for_whom_asks() {
+    let (lab, _baltic) = two_sites("0");
     put(&lab, "near.nc", &netcdf("near"));
     // It holds up nothing, and says where it is.
     soon(&lab, "title=near", &["near.nc"]);

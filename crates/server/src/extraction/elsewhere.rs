@@ -114,7 +114,11 @@ async fn ask(
         }));
     }
     let name = app.fabric.member(site).map_or_else(|_| site.to_string(), |member| member.name.clone());
-    let told = |error: ApiError| error.context(format!("its header is at site {name}"));
+    let told = |error: ApiError| {
+        error.context(format!(
+            "`percale meta extract` reads it from site {name} for who runs it; by itself that site did not"
+        ))
+    };
     all.into_iter().map(|(version, found)| (version, found.map_err(told))).collect()
 }
 

@@ -13,7 +13,7 @@ use percale_store::ErrorKind;
 
 use super::elsewhere::Elsewhere;
 use super::ranges::bytes_of;
-use super::{attributes_of, header_of, why};
+use super::{attributes_of, header_of};
 use crate::publish::key;
 use crate::reading::Reach;
 use crate::{ApiError, AppState, Result};
@@ -80,7 +80,7 @@ impl Reading<'_> {
         let mut gathered = match self.gather(object).await {
             Err(error) if self.is_final(&error) && !by.is_empty() => {
                 let mut gathered = Gathered::default();
-                gathered.fail(&why(&error));
+                gathered.fail(error.detail());
                 gathered
             }
             gathered => gathered?,
@@ -89,7 +89,7 @@ impl Reading<'_> {
             let name = document.path.name().unwrap_or_default();
             match self.gather(document).await {
                 Ok(said) => gathered.describe(name, said.finish()),
-                Err(error) if self.is_final(&error) => gathered.fail(&format!("{name}: {}", why(&error))),
+                Err(error) if self.is_final(&error) => gathered.fail(&format!("{name}: {}", error.detail())),
                 Err(error) => return Err(error),
             }
         }
