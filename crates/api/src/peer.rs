@@ -476,7 +476,7 @@ pub struct Evict {
     pub items: Vec<OwnCopy>,
 }
 
-/// Most copies in one request to evict or check.
+/// Most copies in one request to evict, check or read the headers of.
 pub const MAX_COPIES: usize = 1000;
 
 /// What became of copies that were to be let go, in their order: the journal behind the removal, or nothing for one that

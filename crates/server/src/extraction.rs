@@ -40,7 +40,7 @@ use elsewhere::Elsewhere;
 pub use elsewhere::read_for_home;
 use pool::Pool;
 use program::Program;
-use reading::{AwayStores, Reading, is_final, is_of_store};
+use reading::{AwayStores, Patience, Reading, is_of_store};
 pub use references::references;
 
 /// Spaces of which a page is read at once, so that one whose store does not answer holds up none of the others.
@@ -350,23 +350,23 @@ async fn page(app: &AppState, space: &Space, is_asked: bool) -> Result<bool> {
         state.rules.clone()
     });
     let tries = extraction.state(space.id, |state| state.tries);
-    let (is_last_try, is_given_up) = (tries + 1 >= TRIES, tries + 1 >= STORE_TRIES);
+    let patience = Patience { is_over: tries + 1 >= TRIES, is_over_for_stores: tries + 1 >= STORE_TRIES };
     let (mut away, mut headers, mut are_left) = (None, Vec::new(), false);
     let stores = AwayStores::default();
     for some in due.chunks(SOME) {
         // What was read is written while more is read.
         let read = async {
             let elsewhere = Elsewhere::read(app, space, some).boxed().await;
-            let (rules, reach) = (&*rules, &Reach::Here);
             let (away, elsewhere) = (Some(&stores), Some(&elsewhere));
-            Reading { app, rules, reach, away, elsewhere, is_last_try, is_given_up }.all(some).await
+            let reading = Reading::new(app, &rules, &Reach::Here);
+            Reading { away, elsewhere, patience, ..reading }.all(some).await
         };
         let (read, written) = tokio::join!(read, write(app, space.id, None, std::mem::take(&mut headers)));
         written?;
         for (Described { object: version, .. }, found) in some.iter().zip(read) {
             match found {
                 Ok(header) => headers.push(header),
-                Err(error) if is_final(&error, is_last_try, is_given_up) => {
+                Err(error) if patience.ends_with(&error) => {
                     are_left |= is_of_store(&error) || error.code() == ErrorCode::SiteUnavailable;
                     headers.push(unreadable(version, &error));
                 }
@@ -414,22 +414,27 @@ async fn write(
     Ok(end)
 }
 
+/// Fails if this server reads no headers.
+///
+/// # Errors
+/// `Unsupported`.
+pub fn require_readers(app: &AppState) -> Result<()> {
+    let none =
+        || ApiError::new(ErrorCode::Unsupported, "this server reads no headers: extraction.workers is 0");
+    app.extraction.pool.as_ref().map(drop).ok_or_else(none)
+}
+
 /// Finds out whether headers of a space can be read here.
 ///
 /// # Errors
 /// `Unsupported` if another site is its home, or if this server reads no headers.
 pub async fn may_extract(app: &AppState, path: &ObjectPath) -> Result<()> {
-    let unsupported = |detail: String| Err(ApiError::new(ErrorCode::Unsupported, detail));
-    if app.extraction.pool.is_none() {
-        return unsupported("this server reads no headers: extraction.workers is 0".into());
-    }
+    require_readers(app)?;
     if let Some(name) = path.space()
         && let Some(home) = forward::home_of(app, &name).await?
     {
-        return unsupported(format!(
-            "the headers of what is in {name} are read by its home, site {}",
-            home.name
-        ));
+        let detail = format!("the headers of what is in {name} are read by its home, site {}", home.name);
+        return Err(ApiError::new(ErrorCode::Unsupported, detail));
     }
     Ok(())
 }
@@ -462,8 +467,7 @@ pub async fn extract(
     let rules = app.extraction.note_rules(&app.catalog, space).await?;
     let described = app.catalog.described(space, versions).await?;
     let reach = Reach::Fabric(acting.clone());
-    let (rules, reach, away, elsewhere) = (&*rules, &reach, None, None);
-    let reading = Reading { app, rules, reach, away, elsewhere, is_last_try: false, is_given_up: false };
+    let reading = Reading::new(app, &rules, &reach);
     for found in reading.all(&described).await {
         outcomes.push(found.and_then(|header| {
             let outcome = error_of(&header);
@@ -477,16 +481,11 @@ pub async fn extract(
 
 fn error_of(header: &Header) -> Result<()> {
     let error = header.found.iter().find(|(name, _)| name.as_str() == ERROR);
-    match error.and_then(|(_, values)| text_of(values)) {
-        Some(why) => Err(ApiError::new(ErrorCode::Unsupported, format!("its header cannot be read: {why}"))),
-        None => Ok(()),
-    }
-}
-
-fn text_of(values: &[AttributeValue]) -> Option<String> {
-    match values.first() {
-        Some(AttributeValue::Text(text)) => Some(text.clone()),
-        _ => None,
+    match error.and_then(|(_, values)| values.first()) {
+        Some(AttributeValue::Text(why)) => {
+            Err(ApiError::new(ErrorCode::Unsupported, format!("its header cannot be read: {why}")))
+        }
+        _ => Ok(()),
     }
 }
 

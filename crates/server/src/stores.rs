@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, RwLock};
 use std::time::{Duration, Instant};
 
-use percale_catalog::{Catalog, NewStore, StoreLayout, StoreState};
+use percale_catalog::{Catalog, NewStore, OpenVersion, StoreLayout, StoreState};
 use percale_core::ids::{Fence, SiteId, StoreId};
 use percale_core::path::SpaceName;
 use percale_core::{ByteCount, ErrorCode};
@@ -101,7 +101,7 @@ impl Registry {
     /// Returns the site that owns a store, if it is another one.
     ///
     /// # Errors
-    /// `NotFound` if this site has not heard of such a store yet.
+    /// `SiteUnavailable` if this site has not heard of such a store yet.
     pub async fn site_of(&self, id: StoreId) -> Result<Option<SiteId>> {
         if self.known(id).is_some() {
             return Ok(None);
@@ -120,6 +120,45 @@ impl Registry {
             self.foreign.write().expect("no holder of this lock panics").insert(id, site);
         }
         Ok(row.site)
+    }
+
+    /// Tells whether a store is of this site; one that nobody has told of yet is not.
+    ///
+    /// # Errors
+    /// What the catalog answers.
+    pub async fn is_own(&self, id: StoreId) -> Result<bool> {
+        match self.site_of(id).await {
+            Ok(site) => Ok(site.is_none()),
+            Err(error) if error.code() == ErrorCode::SiteUnavailable => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Tells whether this site has a copy of a version that can be read.
+    ///
+    /// # Errors
+    /// What the catalog answers.
+    pub async fn have(&self, version: &OpenVersion) -> Result<bool> {
+        for replica in version.replicas.iter().filter(|replica| replica.state.is_readable()) {
+            if self.is_own(replica.store).await? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Returns another site that has a copy of a version that can be read, `first` if it has one.
+    pub async fn other_site_of(&self, version: &OpenVersion, first: Option<SiteId>) -> Option<SiteId> {
+        let mut found = None;
+        for replica in version.replicas.iter().filter(|replica| replica.state.is_readable()) {
+            // A store that nobody has told of yet is passed over.
+            let Ok(Some(site)) = self.site_of(replica.store).await else { continue };
+            if Some(site) == first {
+                return first;
+            }
+            found = found.or(Some(site));
+        }
+        found
     }
 
     fn known(&self, id: StoreId) -> Option<Arc<OpenStore>> {

@@ -7,20 +7,20 @@ use std::time::{Duration, Instant};
 use futures::future::{BoxFuture, join_all};
 use futures::{FutureExt as _, StreamExt as _, stream};
 use percale_api::peer::{HeaderAttribute, HeadersRead, Outcome, ReadHeaders};
-use percale_catalog::{Described, OpenVersion, Space};
+use percale_catalog::{Described, Space, SpaceRules};
 use percale_core::ErrorCode;
 use percale_core::ids::{SiteId, SpaceId, VersionId};
-use percale_discovery::header::{ERROR, Found, Header as Gathered};
+use percale_discovery::header::{Found, Header as Gathered};
 use percale_federation::Acting;
 
-use super::reading::{Reading, stores_of};
-use super::{size_of_one, text_of};
+use super::reading::Reading;
+use super::size_of_one;
 use crate::abroad::from_problem;
 use crate::app::system_caller;
 use crate::reading::Reach;
 use crate::{ApiError, AppState, Result};
 
-/// What another site reads for one answer ends behind so much, well before who asks takes it for dead.
+/// What another site reads for one answer ends behind so much.
 const WITHIN: Duration = Duration::from_secs(5);
 const BYTES: usize = 8 << 20;
 
@@ -34,7 +34,11 @@ impl Elsewhere {
         let mut of_site: BTreeMap<SiteId, Vec<VersionId>> = BTreeMap::new();
         for Described { object, by, .. } in some {
             for version in [object].into_iter().chain(by) {
-                if let Some(site) = site_of(app, version).await {
+                // Where the catalog does not answer, the look here says so.
+                if app.stores.have(version).await.unwrap_or(true) {
+                    continue;
+                }
+                if let Some(site) = app.stores.other_site_of(version, None).await {
                     of_site.entry(site).or_default().push(version.version);
                 }
             }
@@ -50,29 +54,10 @@ impl Elsewhere {
         Some(found.map_err(Clone::clone).map(|found| {
             // Its bounds are not another site's to keep.
             let mut gathered = Gathered::default();
-            for Found { name, values } in found.clone() {
-                match text_of(&values).filter(|_| name.as_str() == ERROR) {
-                    Some(why) => gathered.fail(&why),
-                    None => gathered.add(name.as_str(), values),
-                }
-            }
+            found.iter().for_each(|Found { name, values }| gathered.add(name.as_str(), values.clone()));
             gathered
         }))
     }
-}
-
-/// Returns a site that has a copy of a version, if this one has none.
-async fn site_of(app: &AppState, version: &OpenVersion) -> Option<SiteId> {
-    let mut found = None;
-    for store in stores_of(version) {
-        match app.stores.site_of(store).await {
-            Ok(None) => return None,
-            Ok(Some(site)) => found = found.or(Some(site)),
-            // It is not known yet whose that is.
-            Err(_) => {}
-        }
-    }
-    found
 }
 
 /// Asks a site, until it has said of each version what it found.
@@ -134,14 +119,8 @@ fn no_answer(error: percale_federation::Error) -> ApiError {
 }
 
 /// Reads headers of copies that this site has, for the home of their space: of the first versions, as far as that does not take long.
-///
-/// # Errors
-/// `Unsupported` if this server reads no headers.
-pub async fn read_for_home(app: &AppState, space: SpaceId, versions: &[VersionId]) -> Result<HeadersRead> {
-    if app.extraction.pool.is_none() {
-        let detail = "this server reads no headers: extraction.workers is 0";
-        return Err(ApiError::new(ErrorCode::Unsupported, detail));
-    }
+/// The server has readers.
+pub async fn read_for_home(app: &AppState, space: SpaceId, versions: &[VersionId]) -> HeadersRead {
     let one = async |version: VersionId| {
         let opened = app.catalog.open_by_id(&system_caller(), space, version).await;
         let opened = opened.map_err(|error| match error.code() {
@@ -149,16 +128,9 @@ pub async fn read_for_home(app: &AppState, space: SpaceId, versions: &[VersionId
             ErrorCode::NotFound => ApiError::new(ErrorCode::SiteUnavailable, "it is not known there yet"),
             _ => error.into(),
         })?;
-        let reading = Reading {
-            app,
-            rules: &percale_catalog::SpaceRules::default(),
-            reach: &Reach::Here,
-            away: None,
-            elsewhere: None,
-            is_last_try: false,
-            is_given_up: false,
-        };
-        Ok::<_, ApiError>(reading.gather(&opened).await?.finish())
+        // What its home keeps of it, that decides.
+        let rules = SpaceRules::default();
+        Ok::<_, ApiError>(Reading::new(app, &rules, &Reach::Here).gather(&opened).await?.finish())
     };
     let read: Vec<BoxFuture<'_, _>> = versions.iter().map(|version| one(*version).boxed()).collect();
     let mut read = stream::iter(read).buffered(app.extraction.at_once * 2);
@@ -176,5 +148,5 @@ pub async fn read_for_home(app: &AppState, space: SpaceId, versions: &[VersionId
             break;
         }
     }
-    Ok(HeadersRead { items })
+    HeadersRead { items }
 }

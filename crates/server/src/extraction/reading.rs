@@ -28,10 +28,23 @@ pub(super) struct Reading<'a> {
     pub away: Option<&'a AwayStores>,
     /// What other sites have read.
     pub elsewhere: Option<&'a Elsewhere>,
-    /// Whether what cannot be read now is not tried again.
-    pub is_last_try: bool,
-    /// Nor what lies on a store that does not answer.
-    pub is_given_up: bool,
+    pub patience: Patience,
+}
+
+/// Whether what cannot be read now is tried again by itself.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Patience {
+    /// It is not.
+    pub is_over: bool,
+    /// Nor is what lies on a store that does not answer.
+    pub is_over_for_stores: bool,
+}
+
+impl Patience {
+    /// Tells whether something is not tried again that failed so.
+    pub fn ends_with(self, error: &ApiError) -> bool {
+        !error.is_retryable() || (self.is_over && (self.is_over_for_stores || !is_of_store(error)))
+    }
 }
 
 /// The stores that did not answer while a page was read: not one object after the other waits for them.
@@ -51,7 +64,7 @@ impl AwayStores {
     }
 }
 
-pub(super) fn stores_of(version: &OpenVersion) -> impl Iterator<Item = StoreId> {
+fn stores_of(version: &OpenVersion) -> impl Iterator<Item = StoreId> {
     version.replicas.iter().filter(|replica| replica.state.is_readable()).map(|replica| replica.store)
 }
 
@@ -61,12 +74,12 @@ pub(super) fn is_of_store(error: &ApiError) -> bool {
     error.is_retryable() && matches!(error.code(), Offline | RateLimited | StoreUnavailable | Timeout)
 }
 
-/// Tells whether it is not tried again by itself to read something.
-pub(super) fn is_final(error: &ApiError, is_last_try: bool, is_given_up: bool) -> bool {
-    !error.is_retryable() || (is_last_try && (is_given_up || !is_of_store(error)))
-}
+impl<'a> Reading<'a> {
+    /// Reads what can be read now.
+    pub fn new(app: &'a AppState, rules: &'a SpaceRules, reach: &'a Reach) -> Self {
+        Self { app, rules, reach, away: None, elsewhere: None, patience: Patience::default() }
+    }
 
-impl Reading<'_> {
     /// Reads the headers of versions, some at once; in their order.
     pub async fn all(self, versions: &[Described]) -> Vec<Result<Header>> {
         let read = versions.iter().map(|version| self.one(version).boxed());
@@ -78,7 +91,7 @@ impl Reading<'_> {
     /// Reads the header of a version, and what the documents beside it say.
     async fn one(self, Described { object, by, as_of }: &Described) -> Result<Header> {
         let mut gathered = match self.gather(object).await {
-            Err(error) if self.is_final(&error) && !by.is_empty() => {
+            Err(error) if self.patience.ends_with(&error) && !by.is_empty() => {
                 let mut gathered = Gathered::default();
                 gathered.fail(error.detail());
                 gathered
@@ -89,16 +102,14 @@ impl Reading<'_> {
             let name = document.path.name().unwrap_or_default();
             match self.gather(document).await {
                 Ok(said) => gathered.describe(name, said.finish()),
-                Err(error) if self.is_final(&error) => gathered.fail(&format!("{name}: {}", error.detail())),
+                Err(error) if self.patience.ends_with(&error) => {
+                    gathered.fail(&format!("{name}: {}", error.detail()))
+                }
                 Err(error) => return Err(error),
             }
         }
         let found = attributes_of(gathered, &self.rules.at(&object.path));
         Ok(Header { as_of: as_of.clone(), ..header_of(object, found) })
-    }
-
-    fn is_final(self, error: &ApiError) -> bool {
-        is_final(error, self.is_last_try, self.is_given_up)
     }
 
     pub async fn gather(self, version: &OpenVersion) -> Result<Gathered> {
@@ -115,12 +126,17 @@ impl Reading<'_> {
         }
         match self.header(version).await {
             // There is a copy at another site, too, which comes to nothing here.
-            Err(error) if error.code() == ErrorCode::SiteUnavailable && self.is_here(version).await => {
+            Err(error)
+                if error.code() == ErrorCode::SiteUnavailable
+                    && self.app.stores.have(version).await.unwrap_or(false) =>
+            {
                 away.note(version);
                 store_is_away()
             }
             // A disk may have a fault where this file is, and nowhere else.
-            Err(error) if is_of_store(&error) && self.is_last_try && self.do_stores_answer(version).await => {
+            Err(error)
+                if is_of_store(&error) && self.patience.is_over && self.do_stores_answer(version).await =>
+            {
                 Err(error.permanent())
             }
             Err(error) if is_of_store(&error) => {
@@ -135,16 +151,6 @@ impl Reading<'_> {
         let name = version.path.name().unwrap_or_default();
         let read = bytes_of(self.app, version, self.reach).await?;
         self.app.extraction.gather(name, version.size, &read).await
-    }
-
-    /// Tells whether a store here has a copy of a version.
-    async fn is_here(self, version: &OpenVersion) -> bool {
-        for store in stores_of(version) {
-            if matches!(self.app.stores.site_of(store).await, Ok(None)) {
-                return true;
-            }
-        }
-        false
     }
 
     /// Tells whether all stores here that have a copy of a version answer.

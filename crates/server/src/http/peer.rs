@@ -2,6 +2,7 @@
 
 mod checks;
 mod dial;
+mod lasting;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,6 +12,7 @@ use axum::body::Body;
 use axum::extract::{FromRequestParts, Path, Request, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
+use bytes::Bytes;
 use futures::stream;
 use http::request::Parts;
 use http::{HeaderValue, StatusCode, header};
@@ -31,6 +33,7 @@ use percale_core::{ErrorCode, Position, Timestamp};
 use percale_federation::{Member, follow, reverse, roster};
 use percale_mover::tuning;
 use percale_trust::SitePublicKey;
+use tokio::sync::mpsc::Sender;
 use tokio::time::Instant;
 
 use super::auth::Session;
@@ -443,14 +446,21 @@ async fn headers(
     State(app): State<AppState>,
     PeerSite(site): PeerSite,
     Json(peer::ReadHeaders { space, versions }): Json<peer::ReadHeaders>,
-) -> Result<Json<peer::HeadersRead>> {
+) -> Result<Response> {
     require_room(versions.len())?;
+    extraction::require_readers(&app)?;
     let known = app.catalog.followed_space(space).await?;
     if known.is_none_or(|known| known.home != Some(site.id)) {
         let detail = "only the home of a space has headers read by other sites";
         return Err(ApiError::new(ErrorCode::SiteRefused, detail));
     }
-    Ok(Json(extraction::read_for_home(&app, space, &versions).await?))
+    let read_by = app.clone();
+    let work = |sender: Sender<Bytes>| async move {
+        let read = extraction::read_for_home(&read_by, space, &versions).await;
+        // Who asked may have gone.
+        let _ = sender.send(serde_json::to_vec(&read).unwrap_or_default().into()).await;
+    };
+    Ok(lasting::answer(&app, "application/json", work))
 }
 
 /// Returns the caller that a site itself is.

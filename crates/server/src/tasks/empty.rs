@@ -134,11 +134,8 @@ async fn has_good_copy_here(attempt: &Attempt, version: &OpenVersion, besides: S
         if replica.state != ReplicaState::Good {
             continue;
         }
-        match attempt.app.stores.site_of(replica.store).await {
-            Ok(None) => return Ok(true),
-            Ok(Some(_)) => {}
-            Err(error) if error.code() == ErrorCode::SiteUnavailable => {}
-            Err(error) => return Err(error),
+        if attempt.app.stores.is_own(replica.store).await? {
+            return Ok(true);
         }
     }
     Ok(false)

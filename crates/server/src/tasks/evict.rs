@@ -36,7 +36,7 @@ pub(super) async fn run(attempt: &Attempt, path: &ObjectPath) -> Result<()> {
         for listed in page.items.into_iter().filter(|listed| listed.entry.kind == EntryKind::Object) {
             let bytes = listed.entry.content.as_ref().map_or(0, |content| content.size.0);
             for replica in &listed.replicas {
-                if is_own(attempt, replica.store).await? {
+                if attempt.app.stores.is_own(replica.store).await? {
                     let (version, store) = (replica.version, replica.store);
                     let copy = CopyId { space: space.id, version, store };
                     copies.push(Own { path: listed.path.clone(), bytes, copy });
@@ -58,14 +58,6 @@ pub(super) async fn run(attempt: &Attempt, path: &ObjectPath) -> Result<()> {
         drop(follow::caught_up(&app.fabric, position, CATCH_UP).await);
     }
     Ok(())
-}
-
-async fn is_own(attempt: &Attempt, store: percale_core::ids::StoreId) -> Result<bool> {
-    match attempt.app.stores.site_of(store).await {
-        Ok(site) => Ok(site.is_none()),
-        Err(error) if error.code() == ErrorCode::SiteUnavailable => Ok(false),
-        Err(error) => Err(error),
-    }
 }
 
 /// Asks the home about copies, and notes its answers. Returns where its journal says of the last one.

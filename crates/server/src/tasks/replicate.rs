@@ -156,7 +156,7 @@ impl<'a> Step<'a> {
         for listed in page.items.into_iter().filter(|listed| listed.entry.kind == EntryKind::Object) {
             let Some(version) = opened(listed, page.position) else { continue };
             items += 1;
-            if self.under_way.contains(&version.version) || is_here(attempt, &version).await? {
+            if self.under_way.contains(&version.version) || app.stores.have(&version).await? {
                 let OpenVersion { path, version, size, root, .. } = &version;
                 attempt.progress.found_there(path, *version, size.0, *root);
                 continue;
@@ -176,20 +176,6 @@ impl<'a> Step<'a> {
 pub(super) async fn space_of(attempt: &Attempt, path: &ObjectPath) -> Result<Space> {
     let name = path.space().ok_or_else(|| ApiError::invalid(format!("{path} is in no space")))?;
     attempt.app.catalog.space(&system_caller(), &name).await.on_path(path)
-}
-
-/// Tells whether this site has a copy of a version that can be read.
-async fn is_here(attempt: &Attempt, version: &OpenVersion) -> Result<bool> {
-    for replica in version.replicas.iter().filter(|replica| replica.state.is_readable()) {
-        match attempt.app.stores.site_of(replica.store).await {
-            Ok(None) => return Ok(true),
-            Ok(Some(_)) => {}
-            // A store that nobody has told of yet is not one of this site.
-            Err(error) if error.code() == ErrorCode::SiteUnavailable => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(false)
 }
 
 /// Has the home told of what an earlier attempt left written. Returns the versions of which it was told and that may not show

@@ -47,29 +47,17 @@ pub(super) fn batches(wanted: Vec<Wanted>) -> Vec<Vec<Wanted>> {
 pub(super) async fn hashed(attempt: &Attempt, first: Option<SiteId>, wanted: Vec<Wanted>) -> Vec<Wanted> {
     let mut of_site: BTreeMap<SiteId, Vec<Wanted>> = BTreeMap::new();
     for one in wanted {
-        match site_of(attempt, first, &one.version).await {
-            Ok(site) => of_site.entry(site).or_default().push(one),
-            Err(error) => attempt.failed(&one.version.path, "failed", &error),
+        match attempt.app.stores.other_site_of(&one.version, first).await {
+            Some(site) => of_site.entry(site).or_default().push(one),
+            None => {
+                let error = ApiError::new(ErrorCode::Offline, "no copy of it can be read now");
+                attempt.failed(&one.version.path, "failed", &error);
+            }
         }
     }
     let asked = of_site.into_iter().map(|(site, wanted)| at_site(attempt, site, wanted).boxed());
     let asked: Vec<BoxFuture<'_, Vec<Wanted>>> = asked.collect();
     join_all(asked).await.concat()
-}
-
-/// Returns a site that has a copy.
-async fn site_of(attempt: &Attempt, first: Option<SiteId>, version: &OpenVersion) -> Result<SiteId> {
-    let mut found = None;
-    for replica in version.replicas.iter().filter(|replica| replica.state.is_readable()) {
-        match attempt.app.stores.site_of(replica.store).await {
-            Ok(Some(site)) if Some(site) == first => return Ok(site),
-            Ok(Some(site)) => drop(found.get_or_insert(site)),
-            // A store that nobody has told of yet is passed over.
-            _ => {}
-        }
-    }
-    let none = || ApiError::new(ErrorCode::Offline, "no copy of it can be read now").with_path(&version.path);
-    found.ok_or_else(none)
 }
 
 async fn at_site(attempt: &Attempt, site: SiteId, mut wanted: Vec<Wanted>) -> Vec<Wanted> {
@@ -82,10 +70,7 @@ async fn at_site(attempt: &Attempt, site: SiteId, mut wanted: Vec<Wanted>) -> Ve
             Err(error) => *fault = Some(error),
         }
     };
-    let ended = match versions.first() {
-        Some(first) => hear_site(attempt, &first.path, site, &versions, false, heard).await,
-        None => Ok(()),
-    };
+    let ended = hear_site(attempt, site, &versions, None, heard).await;
     let unheard = ended.err().unwrap_or_else(|| {
         ApiError::new(ErrorCode::Unsupported, "the site that has it cannot hash it: its release is older")
     });

@@ -222,7 +222,7 @@ async fn ask_site(
             note(attempt, &version.path, found);
         }
     };
-    let error = match hear_site(attempt, path, site, &versions, repair, heard).await {
+    let error = match hear_site(attempt, site, &versions, repair.then_some(path), heard).await {
         Ok(()) => {
             ApiError::new(ErrorCode::Integrity, "the site that should have this copy knows nothing of it")
         }
@@ -240,27 +240,26 @@ async fn ask_site(
 }
 
 /// Has another site look at its copies of versions, and calls `heard` with the number of the version, the store, and what was found there;
-/// without a store for a version that the site could not look at.
+/// without a store for a version that the site could not look at. What is damaged or lost below a path is to be `repaired` by it.
 ///
 /// # Errors
 /// As the site answers; then it says nothing of some.
 pub(super) async fn hear_site(
     attempt: &Attempt,
-    path: &ObjectPath,
     site: SiteId,
     versions: &[OpenVersion],
-    repair: bool,
+    repaired: Option<&ObjectPath>,
     mut heard: impl FnMut(usize, Option<StoreId>, Result<Found>),
 ) -> Result<()> {
     let (app, task) = (&attempt.app, &attempt.task);
     let member = app.fabric.member(site)?;
     let position = versions.first().map(|version| version.position);
-    let repair = match repair {
-        true => {
+    let repair = match repaired {
+        Some(path) => {
             let caller = limited(&task.caller, path, Permission::Write)?;
             Some(app.fabric.delegate(task.id, &member, &caller, task.deadline)?.0)
         }
-        false => None,
+        None => None,
     };
     let items = versions.iter().map(|version| VersionOf { space: version.space, version: version.version });
     let asked = CheckCopies { items: items.collect(), repair };

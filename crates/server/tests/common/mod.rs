@@ -47,7 +47,7 @@ pub fn config(directory: &TempDir) -> Config {
 }
 
 /// A reader that finds the same title in each file.
-const READER: &str = r#"#!/usr/bin/env python3
+pub const READER: &str = r#"#!/usr/bin/env python3
 import json, struct, sys
 
 def send(kind, content):

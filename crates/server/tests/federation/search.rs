@@ -1,10 +1,13 @@
 //! What is said of data, and found by, at every site.
 
+use std::time::Duration;
+
 use http::Method;
 use percale_core::Timestamp;
+use percale_server::config::Config;
 use serde_json::{Value, json};
 
-use crate::common::{Client, eventually, read_headers, send};
+use crate::common::{Client, READER, eventually, read_headers, send};
 use crate::fabric::{Site, three};
 use crate::namespace::shared_space;
 
@@ -351,4 +354,32 @@ async fn headers_are_read_by_the_site_that_has_the_bytes() {
     // Nobody but the home may ask.
     let asked = json!({"space": space["id"], "versions": []});
     here.post("/v1/peer/headers", asked).await.expect_problem_at("site_refused", "alps");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_header_that_takes_long_at_another_site_is_waited_for() {
+    let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let impatient = |config: &mut Config| {
+        read_headers(config, folders[0].path(), 1);
+        config.federation.stall_timeout = Duration::from_secs(6);
+    };
+    let slow = |config: &mut Config| {
+        read_headers(config, folders[1].path(), 1);
+        let slow = READER.replace("send(b\"D\"", "import time; time.sleep(9); send(b\"D\"");
+        std::fs::write(config.extraction.program.as_ref().unwrap(), slow).unwrap();
+    };
+    let (alps, baltic) = tokio::join!(Site::with("alps", impatient), Site::with("baltic", slow));
+    baltic.join(&alps.invite().await).await;
+    for site in [&alps, &baltic] {
+        site.reaches(&["alps", "baltic"]).await;
+    }
+    shared_space(&alps).await;
+    let (here, there) = (alps.user("alice").await, baltic.user("alice").await);
+    baltic.sees(&there, "/v1/spaces/climate").await;
+    there.write("/climate/slow.bin", "slow").await.expect(201);
+    eventually("the title is found", || async {
+        let page = here.get(&query("title=found")).await;
+        (page.status.is_success() && page.json()["items"][0]["path"] == "/climate/slow.bin").then_some(())
+    })
+    .await;
 }

@@ -1,32 +1,25 @@
 //! Another site has this one read and hash its copies.
 
-use std::convert::Infallible;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use axum::body::Body;
 use axum::extract::State;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use bytes::Bytes;
 use futures::{FutureExt as _, StreamExt as _, stream};
-use http::{HeaderValue, header};
 use percale_api::peer::{CheckCopies, CheckLine, Checked, Outcome, VersionOf};
 use percale_core::ErrorCode;
 use percale_core::access::Permission;
 use percale_federation::{Acting, tell};
 use tokio::sync::mpsc;
 
-use super::require_room;
+use super::{lasting, require_room};
 use crate::authorize::authorize;
 use crate::http::auth::{Session, delegated_here};
 use crate::http::extract::Json;
 use crate::tasks::{AT_ONCE, Found, check_copy};
 use crate::{ApiError, AppState, OnPath as _, Result};
 
-/// Lines that wait for the network.
-const QUEUE: usize = 16;
-/// An empty line is sent that often while a large copy is read: a connection on which nothing moves is given up.
-const ALIVE: Duration = Duration::from_secs(5);
 /// How long a root that was found may take to come back from the home.
 const SETTLED: Duration = Duration::from_secs(10);
 /// How often it is looked for.
@@ -49,32 +42,12 @@ pub(super) async fn check(
             return Err(refuse("the delegation is of another user or site"));
         }
     }
-    let (sender, lines) = mpsc::channel(QUEUE);
-    let work = Work {
-        app: app.clone(),
-        session,
-        repair: repair.map(Acting::Task),
-        sender: sender.clone(),
-        hashed: Mutex::default(),
+    let repair = repair.map(Acting::Task);
+    let work = |sender| {
+        let work = Work { app: app.clone(), session, repair, sender, hashed: Mutex::default() };
+        async move { work.all(items).await }
     };
-    app.background.spawn(async move {
-        tokio::select! {
-            () = work.all(items) => {}
-            // Nobody hears of it any more.
-            () = sender.closed() => {}
-            () = work.app.stopping.cancelled() => {}
-        }
-    });
-    let body = stream::unfold(lines, |mut lines| async move {
-        let line = match tokio::time::timeout(ALIVE, lines.recv()).await {
-            Ok(line) => line?,
-            Err(_) => Bytes::from_static(b"\n"),
-        };
-        Some((Ok::<_, Infallible>(line), lines))
-    });
-    let mut response = Body::from_stream(body).into_response();
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/jsonl"));
-    Ok(response)
+    Ok(lasting::answer(&app, "application/jsonl", work))
 }
 
 struct Work {
@@ -118,7 +91,7 @@ impl Work {
         };
         let mut lines = 0;
         for replica in &opened.replicas {
-            if !matches!(app.stores.site_of(replica.store).await, Ok(None)) {
+            if !app.stores.is_own(replica.store).await.unwrap_or(false) {
                 continue;
             }
             let found = check_copy(app, &opened, replica, self.repair.as_ref()).await.on_path(&opened.path);
