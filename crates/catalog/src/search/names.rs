@@ -21,6 +21,9 @@ impl Catalog {
         caller: &Caller,
         names: Vec<AttributeName>,
     ) -> Result<Vec<AttributeName>> {
+        if names.is_empty() {
+            return Ok(names);
+        }
         self.ask(NotKnown { caller: caller.clone(), names }).await
     }
 }
