@@ -302,7 +302,7 @@ async fn a_source_that_lies_well_is_refused_and_another_one_used() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_home_that_replays_records_moves_nobody() {
-    let [alps, mut baltic, _coast] = with_space().await;
+    let [alps, mut baltic, mut coast] = with_space().await;
     let here = alps.user("alice").await;
     here.write("/climate/kept", "kept").await.expect(201);
     let space = json!({"name": "sea", "owner": "user:alice"});
@@ -342,6 +342,8 @@ async fn a_home_that_replays_records_moves_nobody() {
     let climate: SpaceId =
         here.get("/v1/spaces/climate").await.expect(200)["id"].as_str().unwrap().parse().unwrap();
     let climate_stands = app.catalog.position(climate).await.unwrap();
+    // It would hear what is meant for the first.
+    coast.stop().await;
     baltic.stop().await;
 
     let impostor = Impostor::of(&baltic, id, app.fabric.roster().to_wire(), HashMap::new()).await;
