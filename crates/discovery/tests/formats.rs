@@ -29,9 +29,10 @@ fn has(found: &[String], wanted: &[&str]) {
     }
 }
 
-/// Each beginning of a file is an answer, too.
+/// Each beginning of a file is an answer, too: those of the first 4096 bytes, and those that end near a block of FITS.
 fn cut(name: &str, bytes: &[u8]) {
-    for len in 0..bytes.len().min(4096) {
+    let blocks = (2880..=bytes.len()).step_by(2880).flat_map(|end| end - 81..=end + 81);
+    for len in (0..4096).chain(blocks).filter(|len| *len < bytes.len()) {
         let file = File::new(Arc::new(bytes[..len].to_vec()));
         let _ = formats::read(&file, name).map(|header| header.map(|header| header.finish()));
     }
@@ -62,8 +63,16 @@ fn fits() {
             "var.PACKED=float64 (text)",
             "var.PACKED.shape=40, 30 (integer)",
             "dim.PACKED.NAXIS1=30 (integer)",
+            "dim.TILES.row=5000 (integer)",
+            "var.TWICE.shape=3, 4, 5 (integer)",
+            "dim.TWICE.NAXIS1=5 (integer)",
+            "dim.TWICE.NAXIS2=4 (integer)",
+            "dim.TWICE.FREQ=3 (integer)",
         ],
     );
+    // A table is no image.
+    let of_tables = |found: &&String| ["var.EVENTS", "var.TILES"].iter().any(|name| found.starts_with(name));
+    assert_eq!(found.iter().filter(of_tables).count(), 0, "{found:#?}");
     cut("x.fits", &bytes);
 }
 
@@ -88,11 +97,14 @@ fn geotiff() {
 
 #[test]
 fn images_in_degrees_say_where_they_lie() {
-    let place = |keys: &[[u16; 2]], scale: &[f64], tie: &[f64], matrix: &[f64]| {
-        let found = read("x.tif", &made::georeferenced(keys, scale, tie, matrix));
+    let place_on = |keys: &[[u16; 2]], doubles: &[f64], scale: &[f64], tie: &[f64], matrix: &[f64]| {
+        let found = read("x.tif", &made::georeferenced(keys, scale, tie, matrix, doubles));
         assert!(!found.iter().any(|found| found.starts_with("extraction.error")), "{found:#?}");
         let sides = found.iter().filter_map(|found| found.strip_prefix("coverage."));
         sides.map(|side| side.trim_end_matches(" (float)")).collect::<Vec<_>>().join(" ")
+    };
+    let place = |keys: &[[u16; 2]], scale: &[f64], tie: &[f64], matrix: &[f64]| {
+        place_on(keys, &[], scale, tie, matrix)
     };
     let degrees = [1024, 2];
     let quarter = [0.25, 0.25, 0.0];
@@ -122,8 +134,28 @@ fn images_in_degrees_say_where_they_lie() {
         &[degrees, [2054, 9105]],
         &[degrees, [2051, 8903]],
         &[degrees, [2048, 4807]],
+        &[degrees, [2048, 8043]],
     ] {
         assert_eq!(place(keys, &quarter, &corner, &[]), "", "{keys:?}");
+    }
+    // Ellipsoids of the Earth, of Mars, and of nobody knows what.
+    let halves = [0.0, 6_378_137.0, 6_356_752.3, 3_396_190.0, 3_376_200.0];
+    let (own, own_ellipsoid) = ([2048, 32767], [2056, 32767]);
+    for (keys, is_earth) in [
+        (&[degrees, own][..], true),
+        (&[degrees, own, [2056, 7030]], true),
+        (&[degrees, own, own_ellipsoid, [2057, 1]], true),
+        (&[degrees, own_ellipsoid, [2057, 1], [2058, 2]], true),
+        (&[degrees, [2048, 4326], [2057, 3]], true),
+        (&[degrees, own, own_ellipsoid, [2057, 3]], false),
+        (&[degrees, [2057, 3], [2058, 4]], false),
+        (&[degrees, own, [2057, 1], [2058, 4]], false),
+        (&[degrees, own, [2057, 5]], false),
+        (&[degrees, own, own_ellipsoid], false),
+        (&[degrees, own, [2056, 40_000]], false),
+    ] {
+        let found = place_on(keys, &halves, &quarter, &corner, &[]);
+        assert_eq!(found, if is_earth { wanted } else { "" }, "{keys:?}");
     }
     for (scale, tie) in [
         (&quarter[..], &[][..]),
@@ -229,6 +261,13 @@ fn zarr() {
     let found = read(".zmetadata", groups);
     has(&found, &["dim.a.b.x=3 (integer)", "dim.x=4, 5 (integer)"]);
     assert!(!found.iter().any(|found| found.starts_with("dim.y")), "{found:#?}");
+    // An array has no more dimensions than are told of it.
+    let names = (0..300).map(|n| format!("\"d{n}\"")).collect::<Vec<_>>().join(",");
+    let many = format!(
+        r#"{{"node_type":"array","shape":[{}1],"data_type":"int8","dimension_names":[{names}]}}"#,
+        "1,".repeat(299)
+    );
+    has(&read("zarr.json", many.as_bytes()), &["dim.d0=1 (integer)", "dim.d299=1 (integer)"]);
     let deep = format!("{}{}", "[".repeat(10_000), "]".repeat(10_000));
     let file = File::new(Arc::new(deep.into_bytes()));
     assert!(formats::read(&file, "zarr.json").is_err());
@@ -246,15 +285,29 @@ fn tables() {
     assert_eq!(kinds(&found), "time=datetime64 near, surface=int64 café=string");
     let rows = b"run,tas,at,ok,site,none,mixed,,late,long\r\n\
         1,2,2018-03-01T10:20:30Z,True,\"a\nb\",,1,5,,99999999999999999999\r\n\r\n\
-        -2,2.5e-3,2018-03-02 10:20,FALSE,7,NA,x,5,3,1,more\r\n3,NaN,2018-03-03\r\n";
+        -2,2.5e-3,2018-03-02 10:20,FALSE,7,NA,x,5,3,1\r\n3,NaN,2018-03-03\r\n";
     assert_eq!(
         kinds(&read("x.csv", rows)),
         "run=int64 tas=float64 at=datetime64 ok=bool site=string mixed=string late=int64 long=float64"
     );
     // Without names, and without rows.
-    for rows in ["1,2\n3,4\n", "2018-03-01,x\n2018-03-02,y\n", "true,x\n", "", "\n", "a,b", "a,b\n,NA\n"] {
-        assert_eq!(kinds(&read("x.csv", rows.as_bytes())), "", "{rows}");
+    for rows in ["1,2\n3,4\n", "2018-03-01,true\n2018-03-02,false\n", "NA,0.5\n", "", "\n"] {
+        let found = read("x.csv", rows.as_bytes());
+        assert!(!found.iter().any(|found| found.starts_with("column=")), "{rows}: {found:#?}");
+        assert_eq!(kinds(&found), "", "{rows}");
     }
+    for rows in ["a,b", "a,b\n,NA\n"] {
+        let found = read("x.csv", rows.as_bytes());
+        has(&found, &["column=a, b (text)"]);
+        assert_eq!(kinds(&found), "", "{rows}");
+    }
+    // Names are often numbers, but not all of them.
+    let found = read("x.csv", b"country,1990,1991\nNorway,5,5.5\n");
+    has(&found, &["column=country, 1990, 1991 (text)"]);
+    assert_eq!(kinds(&found), "country=string 1990=int64 1991=float64");
+    // The names of rows stand before them, and have none themselves.
+    assert_eq!(kinds(&read("x.csv", b"n,x\n\"r1\",1,a\n\"r2\",2,b\n")), "");
+    assert_eq!(kinds(&read("x.csv", b"n,x\n1,a\n\"r2\",2,b\n")), "n=int64 x=string");
     // A row that the end of the block cuts is not looked at, and nothing behind it; one at the end of the file is whole.
     let table = |begin: usize, behind: &str| {
         let before =
@@ -269,6 +322,11 @@ fn tables() {
         (65_531, "", "n=float64"),
     ] {
         assert_eq!(kinds(&read("x.csv", table(begin, behind).as_bytes())), wanted, "{begin}");
+    }
+    // Where the first line fills a block to its end, the rows are those of the next one.
+    for (fill, wanted) in [(65_532, ""), (65_533, "n=float64"), (65_534, "n=float64")] {
+        let rows = format!("n,{}\n1,\n2.5,\n", "m".repeat(fill));
+        assert_eq!(kinds(&read("x.csv", rows.as_bytes())), wanted, "{fill}");
     }
     has(&read("x.TSV", b"time\ttas\n1\t2\n"), &["column=time, tas (text)", "format=tsv (text)"]);
     assert!(read("x.txt", b"time,tas\n").is_empty());

@@ -37,9 +37,9 @@ pub(super) fn read(file: &File, separator: u8) -> Result<Header, Unreadable> {
     // A table from a spreadsheet may begin with the mark of its encoding.
     let names: Vec<String> =
         first.iter().map(|name| text_of(name).trim_start_matches('\u{feff}').trim().to_owned()).collect();
-    header.add("column", names.iter().cloned().map(AttributeValue::Text));
-    // One with numbers in it is a row itself, and names nothing.
-    if names.iter().all(|name| kind_of(name).is_none_or(|kind| kind == TEXT)) {
+    // One without any text is a row itself, and names nothing.
+    if names.iter().any(|name| kind_of(name) == Some(TEXT)) {
+        header.add("column", names.iter().cloned().map(AttributeValue::Text));
         let kinds = kinds(file, separator, table.position().byte(), names.len())?;
         for (name, kind) in names.iter().zip(kinds) {
             if let Some(kind) = kind.filter(|_| !name.is_empty()) {
@@ -54,14 +54,15 @@ fn table<R: Read>(bytes: R, separator: u8) -> Reader<R> {
     ReaderBuilder::new().delimiter(separator).has_headers(false).flexible(true).from_reader(bytes)
 }
 
-/// Returns the types of columns by the rows from some place on, up to the end of the block of the file that this is in.
+/// Returns the types of columns by the rows from some place on, up to the end of the block of the file that this is in. Rows with more
+/// values than there are columns tell nothing: the names of rows may stand before them, as R writes them.
 fn kinds(
     file: &File,
     separator: u8,
     begin: u64,
     columns: usize,
 ) -> Result<Vec<Option<&'static str>>, Unreadable> {
-    let end = begin.next_multiple_of(BLOCK);
+    let end = (begin / BLOCK + 1) * BLOCK;
     let mut rows = table(file.reader_at(begin).take(end - begin), separator);
     let mut kinds = vec![None; columns];
     let mut row = ByteRecord::new();
@@ -69,6 +70,9 @@ fn kinds(
         // The last one is cut.
         if begin + rows.position().byte() == end && end < file.size() {
             break;
+        }
+        if row.len() > columns {
+            continue;
         }
         for (kind, value) in kinds.iter_mut().zip(&row) {
             if *kind != Some(TEXT) {

@@ -90,28 +90,27 @@ impl Unit {
         }
     }
 
+    /// Returns the first value of that name that is what is wanted.
+    fn find<'u, T>(&'u self, wanted: &str, read: impl Fn(&'u Value) -> Option<T>) -> Option<T> {
+        self.cards.iter().filter(|(name, _)| name.trim() == wanted).find_map(|(_, value)| read(value))
+    }
+
     fn number(&self, wanted: &str) -> Option<i64> {
-        self.cards.iter().find_map(|(name, value)| match value {
-            Value::Integer { value, .. } if name.trim() == wanted => Some(*value),
+        self.find(wanted, |value| match value {
+            Value::Integer { value, .. } => Some(*value),
             _ => None,
         })
     }
 
     fn text(&self, wanted: &str) -> Option<&str> {
-        self.cards.iter().find_map(|(name, value)| match value {
-            Value::String { value, .. } if name.trim() == wanted => {
-                Some(value.trim()).filter(|text| !text.is_empty())
-            }
+        self.find(wanted, |value| match value {
+            Value::String { value, .. } => Some(value.trim()).filter(|text| !text.is_empty()),
             _ => None,
         })
     }
 
-    /// Tells whether it is an image that is kept as a table of packed tiles (FITS standard 4.0, section 10.1): its cards have a Z before
-    /// the names that they would have otherwise.
-    fn is_packed(&self) -> bool {
-        self.cards.iter().any(|(name, value)| {
-            name.trim() == "ZIMAGE" && matches!(value, Value::Logical { value: true, .. })
-        })
+    fn is(&self, wanted: &str) -> bool {
+        self.find(wanted, |value| matches!(value, Value::Logical { value: true, .. }).then_some(())).is_some()
     }
 
     /// The lengths of the axes, as many as there may be, by the name that is before their numbers.
@@ -170,17 +169,25 @@ impl Unit {
         for (key, text) in &self.remarks {
             header.add(&format!("{before}{key}"), [AttributeValue::Text(text.trim_end().to_owned())]);
         }
-        let z = if self.is_packed() { "Z" } else { "" };
-        let axes = self.axes(&format!("{z}NAXIS"));
-        match (self.number("TFIELDS"), axes.as_slice()) {
+        // What is kept in packed tiles is a table, whose cards have a Z before the names that they would have otherwise: an image (FITS
+        // standard 4.0, section 10.1) or a table (section 10.3).
+        let is_image = self.is("ZIMAGE");
+        if self.number("TFIELDS").is_some() && !is_image {
             // The first axis of a table is the bytes of a row.
-            (Some(_), [_, rows]) if z.is_empty() => header.dimension(&format!("{before}row"), *rows),
-            (_, axes) => {
-                for (axis, size) in (1..).zip(axes) {
-                    let along = self.along(axis).map_or_else(|| format!("NAXIS{axis}"), str::to_owned);
-                    header.dimension(&format!("{before}{along}"), *size);
-                }
+            let rows = self.number(if self.is("ZTABLE") { "ZNAXIS2" } else { "NAXIS2" });
+            if let Some(rows) = rows {
+                header.dimension(&format!("{before}row"), rows.max(0).unsigned_abs());
             }
+            return;
+        }
+        let z = if is_image { "Z" } else { "" };
+        let axes = self.axes(&format!("{z}NAXIS"));
+        let along: Vec<Option<&str>> = (1..=axes.len()).map(|axis| self.along(axis)).collect();
+        for ((axis, size), name) in (1..).zip(&axes).zip(&along) {
+            // Two of one name would be one dimension.
+            let is_only = along.iter().filter(|other| *other == name).count() == 1;
+            let name = name.filter(|_| is_only).map_or_else(|| format!("NAXIS{axis}"), str::to_owned);
+            header.dimension(&format!("{before}{name}"), *size);
         }
         let kind = match self.number(&format!("{z}BITPIX")) {
             Some(8) => "uint8",

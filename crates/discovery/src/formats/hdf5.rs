@@ -176,7 +176,7 @@ impl Walk {
         self.is_netcdf |=
             is_bare || attributes.iter().any(|attribute| attribute.name.starts_with("_Netcdf4"));
         if is_scale && let Some(size) = dataset.shape().first() {
-            self.dimensions.insert(dataset.address(), (dotted("dim.", path, dataset.name()), *size));
+            self.dimensions.insert(dataset.address(), (dotted("", path, dataset.name()), *size));
         }
         if is_bare {
             return;
@@ -298,7 +298,7 @@ impl Walk {
             self.dimensions.drain().map(|(_, dimension)| dimension).collect();
         dimensions.sort_unstable();
         for (name, size) in dimensions {
-            header.number(&name, size);
+            header.dimension(&name, size);
         }
         for (name, addresses) in std::mem::take(&mut self.references) {
             let paths = addresses.iter().map(|address| self.seen.get(address).cloned().unwrap_or_default());

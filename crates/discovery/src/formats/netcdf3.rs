@@ -43,7 +43,7 @@ pub(super) fn read(file: &File) -> Result<Header, Unreadable> {
         add(&mut header, &attribute.name, &attribute.value);
     }
     for dimension in dimensions {
-        header.number(&format!("dim.{}", dimension.name), dimension.size);
+        header.dimension(&dimension.name, dimension.size);
     }
     for variable in variables {
         let name = format!("var.{}", variable.name);

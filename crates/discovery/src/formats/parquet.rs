@@ -32,7 +32,7 @@ pub(super) fn read(file: &File) -> Result<Header, Unreadable> {
     let parquet = ParquetMetaDataReader::new().parse_and_finish(file)?;
     let mut header = Header::of_format("parquet");
     let of_file = parquet.file_metadata();
-    header.number("dim.row", of_file.num_rows().max(0).unsigned_abs());
+    header.dimension("row", of_file.num_rows().max(0).unsigned_abs());
     header.number("row_groups", parquet.num_row_groups() as u64);
     if let Some(by) = of_file.created_by() {
         header.text("created_by", by);

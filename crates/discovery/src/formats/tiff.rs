@@ -1,5 +1,7 @@
 //! TIFF and GeoTIFF: the tags of the first image.
 
+use std::ops::RangeInclusive;
+
 use percale_core::AttributeValue;
 use percale_core::attribute::{Float, MAX_ATTRIBUTE_VALUES};
 use tiff::decoder::Decoder;
@@ -24,6 +26,12 @@ const GREENWICH: u64 = 8901;
 const UNITS: u64 = 2054;
 const DEGREES: u64 = 9102;
 const PROJECTED: u64 = 3072;
+const ELLIPSOID: u64 = 2056;
+/// The longer and the shorter half of an ellipsoid, in metres, which stand among the numbers of another tag.
+const HALVES: [u64; 2] = [2057, 2058];
+const IN_DOUBLES: u64 = 34736;
+/// How long either may be for one of the Earth: the next in size are Venus, 6.05e6 m, and Uranus, 25.6e6 m.
+const OF_EARTH: RangeInclusive<f64> = 6.3e6..=6.4e6;
 /// The number for a coordinate system of one's own.
 const USER_DEFINED: u64 = 32767;
 
@@ -61,6 +69,7 @@ pub(super) fn read(file: &File) -> Result<Header, Unreadable> {
         }
     }
     if keys.are_degrees()
+        && keys.are_of_earth(&floats(&header, "GeoDoubleParamsTag"))
         && let Some(coverage) = place(&header, keys.get(RASTER) == Some(OF_POINTS))
     {
         coverage.say(&mut header);
@@ -73,29 +82,53 @@ pub(super) fn read(file: &File) -> Result<Header, Unreadable> {
 struct Keys(Vec<u64>);
 
 impl Keys {
-    /// Returns the code that a key has.
-    fn get(&self, wanted: u64) -> Option<u64> {
+    /// Returns the code that a key has, or its place among the numbers of a tag.
+    fn find(&self, wanted: u64, tag: u64) -> Option<u64> {
         // A head of four numbers, then four for each key; of those whose value stands there itself, the second is 0.
         self.0.chunks_exact(4).skip(1).find_map(|key| match *key {
-            [id, 0, _, code] if id == wanted => Some(code),
+            [id, within, _, code] if id == wanted && within == tag => Some(code),
             _ => None,
         })
+    }
+
+    /// Returns the code that a key has.
+    fn get(&self, wanted: u64) -> Option<u64> {
+        self.find(wanted, 0)
     }
 
     /// Tells whether coordinates are longitudes and latitudes in degrees from Greenwich.
     fn are_degrees(&self) -> bool {
         let is = |key, code| self.get(key).is_none_or(|found| found == code);
-        // The systems of EPSG that count from Paris, Ferro and the like, some of them in grads.
-        let is_elsewhere = matches!(self.get(GEODETIC), Some(4801..=4821 | 4901..=4904));
+        // The systems of EPSG that count from Paris, Ferro and the like, some of them in grads: all of its data set 12.029 whose datum has
+        // another meridian than 8901 (https://epsg.org; `geodetic_crs` in the database of PROJ 9.8).
+        let is_elsewhere = matches!(self.get(GEODETIC), Some(4801..=4821 | 4901..=4904 | 5229 | 8042 | 8043));
         self.get(MODEL) == Some(GEOGRAPHIC) && is(UNITS, DEGREES) && is(MERIDIAN, GREENWICH) && !is_elsewhere
     }
+
+    /// Tells whether they are on the Earth, as far as a system of one's own says what it is of. The numbers are those of `IN_DOUBLES`.
+    fn are_of_earth(&self, numbers: &[f64]) -> bool {
+        if self.get(GEODETIC).is_some_and(|code| ![0, USER_DEFINED].contains(&code)) {
+            return true;
+        }
+        let mut halves = HALVES.into_iter().filter_map(|half| self.find(half, IN_DOUBLES)).peekable();
+        if halves.peek().is_none() {
+            // EPSG has ellipsoids of the Earth alone; what is above is of one's own.
+            return self.get(ELLIPSOID).is_none_or(|code| code < USER_DEFINED);
+        }
+        halves.all(|at| {
+            let half = usize::try_from(at).ok().and_then(|at| numbers.get(at));
+            half.is_some_and(|half| OF_EARTH.contains(half))
+        })
+    }
+}
+
+fn floats(header: &Header, name: &str) -> Vec<f64> {
+    header.values(name).unwrap_or_default().iter().filter_map(number).collect()
 }
 
 /// Returns where an image lies whose coordinates are degrees. Its pixels are areas, or the points in their middle.
 fn place(header: &Header, are_points: bool) -> Option<Coverage> {
-    let all = |name: &str| -> Vec<f64> {
-        header.values(name).unwrap_or_default().iter().filter_map(number).collect()
-    };
+    let all = |name: &str| floats(header, name);
     let (scale, tie, matrix) =
         (all("ModelPixelScaleTag"), all("ModelTiepointTag"), all("ModelTransformationTag"));
     // What a column and a row add to each coordinate, and where the first of both is (OGC GeoTIFF 1.1, annex B.6).

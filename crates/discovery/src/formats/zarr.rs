@@ -1,7 +1,6 @@
 //! Zarr, versions 2 and 3: what its objects of JSON say. The attributes are those of the object itself; where it has those of the arrays
 //! below it as well (consolidated metadata), these are variables.
 
-use percale_core::attribute::MAX_ATTRIBUTE_VALUES;
 use serde_json::{Map, Value};
 
 use super::Unreadable;
@@ -39,7 +38,7 @@ pub(super) fn read(file: &File, name: &str) -> Result<Header, Unreadable> {
                     ".zattrs" => attributes(&mut header, &before(path), node),
                     ".zarray" => {
                         array(&mut header, &before(path), node);
-                        let beside = format!("{}.zattrs", key.trim_end_matches(last));
+                        let beside = format!("{}.zattrs", key.strip_suffix(last).unwrap_or_default());
                         let beside = whole.get("metadata").and_then(|all| all.get(beside));
                         dimensions(&mut header, path, node, beside.and_then(|beside| beside.get(NAMES_OF_2)));
                     }
@@ -68,10 +67,14 @@ fn nodes<'a>(
 
 /// What stands before the attributes of a node below the one that is read.
 fn before(path: &str) -> String {
-    match path.trim_matches('/') {
-        "" => String::new(),
-        path => format!("var.{}", path.replace('/', ".")),
+    match dotted(path) {
+        path if path.is_empty() => path,
+        path => format!("var.{path}"),
     }
+}
+
+fn dotted(path: &str) -> String {
+    path.trim_matches('/').replace('/', ".")
 }
 
 fn node(header: &mut Header, path: &str, node: &Map<String, Value>) {
@@ -108,10 +111,10 @@ fn dimensions(header: &mut Header, path: &str, array: &Map<String, Value>, names
         return;
     }
     let group = match path.trim_matches('/').rsplit_once('/') {
-        Some((group, _)) => format!("{}.", group.replace('/', ".")),
+        Some((group, _)) => format!("{}.", dotted(group)),
         None => String::new(),
     };
-    for (name, size) in names.iter().zip(sizes).take(MAX_ATTRIBUTE_VALUES) {
+    for (name, size) in names.iter().zip(sizes) {
         if let (Some(name), Some(size)) = (name.as_str(), size.as_u64()) {
             header.dimension(&format!("{group}{name}"), size);
         }

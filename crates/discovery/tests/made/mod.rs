@@ -40,7 +40,10 @@ pub fn all() -> Vec<(&'static str, Vec<u8>)> {
         ("x.nc", netcdf3()),
         ("x.fits", fits()),
         ("x.tif", geotiff()),
-        ("x.tif", georeferenced(&[[1024, 2]], &[0.25, 0.25, 0.0], &[0.0, 0.0, 0.0, -10.0, 60.0, 0.0], &[])),
+        (
+            "x.tif",
+            georeferenced(&[[1024, 2]], &[0.25, 0.25, 0.0], &[0.0, 0.0, 0.0, -10.0, 60.0, 0.0], &[], &[]),
+        ),
         ("x.png", png()),
         ("x.jpg", jpeg()),
         ("x.webp", webp()),
@@ -112,7 +115,7 @@ fn cards(cards: &[&str]) -> Vec<u8> {
     bytes
 }
 
-/// FITS with an image, another one behind it, a table, and an image in packed tiles.
+/// FITS with an image, another one behind it, a table, an image and a table in packed tiles, and an image with axes of one kind.
 pub fn fits() -> Vec<u8> {
     let mut bytes = cards(&[
         "SIMPLE  =                    T / conforms",
@@ -173,6 +176,30 @@ pub fn fits() -> Vec<u8> {
             "ZNAXIS2 =                   40",
         ],
     ));
+    bytes.extend(table(
+        "EXTNAME = 'TILES   '",
+        &[
+            "ZTABLE  =                    T",
+            "ZNAXIS1 =                   24",
+            "ZNAXIS2 =                 5000",
+        ],
+    ));
+    bytes.extend(cards(&[
+        "XTENSION= 'IMAGE   '",
+        "BITPIX  =                   16",
+        "NAXIS   =                    3",
+        "NAXIS1  =                    5",
+        "NAXIS2  =                    4",
+        "NAXIS3  =                    3",
+        "PCOUNT  =                    0",
+        "GCOUNT  =                    1",
+        "EXTNAME = 'TWICE   '",
+        "CTYPE1  = 'LINEAR  '",
+        "CTYPE2  = 'LINEAR  '",
+        "CTYPE3  = 'FREQ    '",
+        "END",
+    ]));
+    bytes.resize(bytes.len() + 2880, 0);
     bytes
 }
 
@@ -215,11 +242,18 @@ pub fn geotiff() -> Vec<u8> {
     )
 }
 
-/// TIFF of 640 x 480 pixels with keys of geography, a scale, a place that is tied, and a matrix, as far as there are any.
-pub fn georeferenced(keys: &[[u16; 2]], scale: &[f64], tie: &[f64], matrix: &[f64]) -> Vec<u8> {
+/// TIFF of 640 x 480 pixels with keys of geography, a scale, a place that is tied, a matrix, and the numbers among which the halves of an
+/// ellipsoid are (keys 2057 and 2058), as far as there are any.
+pub fn georeferenced(
+    keys: &[[u16; 2]],
+    scale: &[f64],
+    tie: &[f64],
+    matrix: &[f64],
+    doubles: &[f64],
+) -> Vec<u8> {
     let mut tags = vec![(256, 3, 1, 640), (257, 3, 1, 480), (258, 3, 1, 8), (259, 3, 1, 1), (262, 3, 1, 1)];
     tags.extend([(273, 4, 1, 8), (277, 3, 1, 1), (278, 3, 1, 480), (279, 4, 1, 16)]);
-    let numbers = [(33550, scale), (33922, tie), (34264, matrix)];
+    let numbers = [(33550, scale), (33922, tie), (34264, matrix), (34736, doubles)];
     let numbers: Vec<_> = numbers.into_iter().filter(|(_, numbers)| !numbers.is_empty()).collect();
     let mut at = 8 + 2 + 12 * (tags.len() + numbers.len() + 1) as u32 + 4;
     let mut behind = Vec::new();
@@ -229,8 +263,10 @@ pub fn georeferenced(keys: &[[u16; 2]], scale: &[f64], tie: &[f64], matrix: &[f6
         at += 8 * numbers.len() as u32;
     }
     tags.push((34735, 3, 4 + 4 * keys.len() as u32, at));
+    tags.sort_unstable();
     let head = [1, 1, 0, keys.len() as u16];
-    let keys = keys.iter().flat_map(|[key, code]| [*key, 0, 1, *code]);
+    let within = |key: u16| if [2057, 2058].contains(&key) { 34736 } else { 0 };
+    let keys = keys.iter().flat_map(|[key, code]| [*key, within(*key), 1, *code]);
     behind.extend(head.into_iter().chain(keys).flat_map(u16::to_le_bytes));
     tiff(&tags, &behind)
 }
