@@ -6,7 +6,7 @@ use clap::Args;
 use percale_api::attributes::{Attribute, Source};
 use percale_core::AttributeValue;
 use percale_core::ErrorCode;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use super::grant::fabric_path;
 use crate::address::{FabricPath, show};
@@ -34,9 +34,22 @@ pub struct HeaderArgs {
 struct Header {
     path: String,
     format: String,
-    dimensions: BTreeMap<String, AttributeValue>,
+    dimensions: BTreeMap<String, Lengths>,
     variables: BTreeMap<String, Variable>,
     attributes: BTreeMap<String, Vec<AttributeValue>>,
+}
+
+/// How long a dimension is; arrays that have it may disagree. One length is shown as itself, several as a list.
+#[derive(Debug)]
+struct Lengths(Vec<AttributeValue>);
+
+impl Serialize for Lengths {
+    fn serialize<S: Serializer>(&self, to: S) -> std::result::Result<S::Ok, S::Error> {
+        match self.0.as_slice() {
+            [only] => only.serialize(to),
+            all => all.serialize(to),
+        }
+    }
 }
 
 #[derive(Debug, Default, Serialize)]
@@ -51,30 +64,35 @@ impl Header {
     fn of(path: String, found: Vec<Attribute>) -> Self {
         let mut header = Self { path, ..Self::default() };
         let found: Vec<Attribute> = found.into_iter().filter(|one| one.source == Source::Header).collect();
+        let format = found.iter().find(|one| one.name.as_str() == "format").map(|one| one.values.as_slice());
+        if let Some([AttributeValue::Text(format), ..]) = format {
+            header.format.clone_from(format);
+        }
+        // A column has a type and nothing else, whatever dots are in its name; two of one name are one, with both types.
+        let is_table = ["csv", "tsv", "parquet"].contains(&header.format.as_str());
         for one in &found {
             // `var.` and the path are the type; what the file calls so itself stands behind it.
             if let (Some(name), Some(AttributeValue::Text(kind))) =
                 (one.name.as_str().strip_prefix("var."), one.values.first())
-                && found.iter().any(|shape| shape.name.as_str() == format!("var.{name}.shape"))
+                && (is_table || found.iter().any(|shape| shape.name.as_str() == format!("var.{name}.shape")))
             {
-                header
-                    .variables
-                    .insert(name.to_owned(), Variable { kind: kind.clone(), ..Variable::default() });
+                let kind = if is_table { joined(&one.values) } else { kind.clone() };
+                header.variables.insert(name.to_owned(), Variable { kind, ..Variable::default() });
             }
         }
         for Attribute { name, values, .. } in found {
             let name = name.as_str();
             match (name, values.as_slice()) {
-                ("format", [AttributeValue::Text(format), ..]) => header.format.clone_from(format),
+                ("format", [AttributeValue::Text(_), ..]) => {}
                 _ => header.take(name, values),
             }
         }
         header
     }
 
-    fn take(&mut self, name: &str, mut values: Vec<AttributeValue>) {
+    fn take(&mut self, name: &str, values: Vec<AttributeValue>) {
         if let Some(dimension) = name.strip_prefix("dim.") {
-            self.dimensions.extend(values.pop().map(|size| (dimension.to_owned(), size)));
+            self.dimensions.insert(dimension.to_owned(), Lengths(values));
             return;
         }
         let Some(below) = name.strip_prefix("var.") else {
@@ -104,8 +122,8 @@ impl Header {
 
     fn lines(&self) -> Vec<String> {
         let mut lines = vec![format!("{}  {}", self.path, self.format)];
-        for (name, size) in &self.dimensions {
-            lines.push(format!("  dimension {name} = {size}"));
+        for (name, Lengths(lengths)) in &self.dimensions {
+            lines.push(format!("  dimension {name} = {}", joined(lengths)));
         }
         for (name, variable) in &self.variables {
             lines.push(format!("  variable {name}: {}{}", variable.kind, in_brackets(&variable.shape)));
@@ -151,4 +169,56 @@ pub async fn run(args: HeaderArgs, context: &Context) -> Result {
         }
     }
     out.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn header(said: &[(&str, &[AttributeValue])]) -> Header {
+        let found = said.iter().map(|(name, values)| Attribute {
+            name: name.parse().unwrap(),
+            source: Source::Header,
+            values: values.to_vec(),
+        });
+        Header::of("/a".into(), found.collect())
+    }
+
+    fn text(text: &str) -> AttributeValue {
+        AttributeValue::Text(text.into())
+    }
+
+    #[test]
+    fn all_lengths_of_a_dimension_are_shown() {
+        let [three, four] = [3, 4].map(AttributeValue::Integer);
+        let header = header(&[
+            ("dim.x", &[three.clone(), four.clone()]),
+            ("dim.y", std::slice::from_ref(&three)),
+            ("format", &[text("zarr")]),
+        ]);
+        assert_eq!(header.lines(), ["/a  zarr", "  dimension x = 3, 4", "  dimension y = 3"]);
+        let wanted = serde_json::json!({"x": [three, four], "y": three});
+        assert_eq!(serde_json::to_value(&header).unwrap()["dimensions"], wanted);
+    }
+
+    #[test]
+    fn a_column_is_a_variable_whatever_its_name() {
+        let said: [(&str, &[AttributeValue]); 4] = [
+            ("var.x", &[text("int64")]),
+            ("var.x.1", &[text("float64")]),
+            ("var.x.units", &[text("string"), text("int64")]),
+            ("var.x.shape.y", &[text("bool")]),
+        ];
+        for format in ["csv", "tsv", "parquet"] {
+            let format = [text(format)];
+            let said = [&said[..], &[("format", &format)]].concat();
+            let columns = ["x: int64", "x.1: float64", "x.shape.y: bool", "x.units: string, int64"];
+            let wanted = columns.map(|column| format!("  variable {column}"));
+            assert_eq!(header(&said).lines()[1..], wanted);
+        }
+        // Elsewhere a variable has attributes.
+        let (shape, format) = ([AttributeValue::Integer(3)], [text("hdf5")]);
+        let said = [&said[..], &[("var.x.shape", &shape), ("format", &format)]].concat();
+        assert!(header(&said).lines().contains(&"    1 = float64".to_owned()), "{:?}", header(&said));
+    }
 }
