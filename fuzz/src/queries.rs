@@ -7,7 +7,7 @@ use percale_core::Timestamp;
 use percale_discovery::{cql2, parse};
 
 /// What queries are made of.
-const WORDS: [&str; 42] = [
+const WORDS: [&str; 43] = [
     "a",
     "@b",
     "`c d`",
@@ -32,6 +32,7 @@ const WORDS: [&str; 42] = [
     "BETWEEN",
     "IN",
     "LIKE",
+    "GLOB",
     "'x''y'",
     "\"",
     "1e309",

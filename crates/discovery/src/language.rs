@@ -8,7 +8,7 @@
 //! clause   = field ( "=" | "!=" | "<>" | "<" | "<=" | ">" | ">=" ) value
 //!          | field "~" expression
 //!          | field ":" ( [ op ] value | range | "*" | "(" value { [ "OR" ] value } ")" )
-//!          | field [ "NOT" ] "LIKE" value
+//!          | field [ "NOT" ] ( "LIKE" | "GLOB" ) value
 //!          | field [ "NOT" ] "IN" ( "(" | "[" ) value { [ "," ] value } ( ")" | "]" )
 //!          | field [ "NOT" ] "BETWEEN" value "AND" value
 //!          | field "IS" [ "NOT" ] "NULL"
@@ -192,11 +192,6 @@ fn is_word(char: char) -> bool {
     char.is_alphanumeric() || char == '_'
 }
 
-/// Tells whether a value without quotes ends before a character.
-pub(crate) fn ends_value(char: char) -> bool {
-    char.is_whitespace() || "()[]{},\"'".contains(char)
-}
-
 /// Characters of a name that stands without quotes.
 fn is_key(char: char) -> bool {
     is_word(char) || matches!(char, '.' | '-' | '/')
@@ -352,7 +347,7 @@ impl<'a> Reader<'a> {
         Ok(Some(negate(is_negated ^ tests.is_negated, any(&field, tests.tests))))
     }
 
-    /// Reads what stands behind LIKE, BETWEEN, IN or IS. Nothing if it is not all there.
+    /// Reads what stands behind LIKE, GLOB, BETWEEN, IN or IS. Nothing if it is not all there.
     fn behind_keyword(&mut self, is_path: bool) -> Outcome<Option<Tests>> {
         if self.spaced_keyword("LIKE") {
             self.space();
@@ -362,6 +357,10 @@ impl<'a> Reader<'a> {
                 Ok(test) => Ok(Some(Tests::of(test))),
                 Err(message) => fault(start, message),
             };
+        }
+        if self.spaced_keyword("GLOB") {
+            self.space();
+            return Ok(Some(Tests::of(Test::Matches(self.value()?.text))));
         }
         if self.spaced_keyword("BETWEEN") {
             self.space();
@@ -543,7 +542,8 @@ impl<'a> Reader<'a> {
     }
 
     fn bare_value(&mut self) -> &'a str {
-        self.take(take_till(0.., ends_value)).unwrap_or_default()
+        let is_end = |char: char| char.is_whitespace() || "()[]{},\"'".contains(char);
+        self.take(take_till(0.., is_end)).unwrap_or_default()
     }
 
     fn bare_text(&mut self) -> &'a str {

@@ -49,6 +49,7 @@ fn what_is_written_is_read_as_the_same() {
         "bbox:(170,-10,-170,10) near:(11.6,48.1,50km) time:2019-06..2019-08 time>2019",
         r"a:50%* b LIKE '50\%_\_' c LIKE 'a*\\b?' d:x_y?",
         "x:{1 TO 2} y:[1 TO 2} z:{* TO 2] path LIKE '/a[1]/%' path:/a/*/b?.nc NOT path LIKE 'b%'",
+        "path GLOB '/a b/{x,y}/2020..2021*' NOT path glob /a/* name NOT GLOB '*.nc' a GLOB \"it's ?\"",
         "path:/climate/** name:*.nc ext:nc (a:1 (b:2 OR c:3)) -(d:4 e:5)",
         "@time:* @-x:1 hash:sha256:9f86d0* location like '%Pacific%' a IS NULL b IS NOT NULL",
     ];
@@ -208,6 +209,15 @@ proptest::proptest! {
     #[test]
     fn no_text_breaks_it(query in "\\PC{0,60}") {
         let _ = parse(&query, now());
+    }
+
+    #[test]
+    fn every_pattern_of_a_path_is_read_as_it_was_written(pattern in "([/a-c*?.,;:=<>~ @`\"'()\\[\\]{}\\\\-]|\\.\\.|\\PC){0,20}") {
+        let is = Condition::Is(Field::Builtin(Builtin::Path), Test::Matches(pattern));
+        let condition = Condition::Any(vec![Condition::Not(Box::new(is.clone())), is]);
+        proptest::prop_assert_eq!(read(&write(&condition)), condition.clone());
+        let filter = cql2::write(&condition).to_string();
+        proptest::prop_assert_eq!(cql2::parse_json(&filter, now()), Ok(condition));
     }
 
     #[test]

@@ -1,8 +1,9 @@
 //! Conditions, written such that they are read as what they are.
 
+use percale_core::Timestamp;
 use percale_core::query::{Builtin, Condition, Field, Literal, Test, like_of_glob};
 
-use super::{is_key, is_word};
+use super::{is_key, is_word, parse};
 
 /// Writes a condition as a query: every test in full, everything in parentheses that belongs together.
 pub fn write(condition: &Condition) -> String {
@@ -23,8 +24,14 @@ fn one(condition: &Condition) -> String {
         Condition::All(_) | Condition::Any(_) => format!("({})", write(condition)),
         Condition::Not(part) => format!("NOT {}", one(part)),
         Condition::Text(text) => quoted(text),
-        // LIKE goes over slashes. What is read as such a pattern has nothing that ends a value.
-        Condition::Is(Field::Builtin(Builtin::Path), Test::Matches(pattern)) => format!("path:{pattern}"),
+        // LIKE goes over slashes. Most patterns can stand behind a colon, but not one with blanks, or with `..`, which is a range there.
+        Condition::Is(Field::Builtin(Builtin::Path), Test::Matches(pattern)) => {
+            let short = format!("path:{pattern}");
+            match parse(&short, Timestamp::EPOCH) {
+                Ok(read) if read == *condition => short,
+                _ => format!("path GLOB {}", quoted(pattern)),
+            }
+        }
         Condition::Is(field, test) => clause(&name(field), test),
     }
 }

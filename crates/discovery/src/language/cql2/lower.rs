@@ -1,10 +1,10 @@
 //! The JSON of CQL2 as a condition.
 
 use percale_core::Timestamp;
-use percale_core::query::{Builtin, Comparison, Condition, Field, Literal, Test, TextPattern};
+use percale_core::query::{Comparison, Condition, Field, Literal, Test, TextPattern};
 use serde_json::{Map, Value};
 
-use crate::language::{MAX_DEPTH, Subject, coverage, ends_value, field, like, one_or, value};
+use crate::language::{MAX_DEPTH, Subject, coverage, field, like, one_or, value};
 use crate::standard::{END, START};
 
 /// What is wrong, in words.
@@ -76,16 +76,7 @@ fn operator(op: &str, args: &[Value], now: Timestamp, depth: usize) -> Lowered<C
             let pattern = TextPattern::parse(expression).map_err(|error| error.to_string())?;
             Ok(subject(of)?.is(Test::Regex(pattern)))
         }
-        ("glob", [of, Value::String(pattern)]) => {
-            let test = subject(of)?.is(Test::Matches(without_zero(pattern)?));
-            // There is no other way to write it in the language of queries.
-            match (&test, pattern.chars().find(|char| ends_value(*char))) {
-                (Condition::Is(Field::Builtin(Builtin::Path), _), Some(char)) => Err(format!(
-                    "a pattern of a path has no '{char}'; a '?' stands for any character but '/'"
-                )),
-                _ => Ok(test),
-            }
-        }
+        ("glob", [of, Value::String(pattern)]) => Ok(subject(of)?.is(Test::Matches(without_zero(pattern)?))),
         ("text", [Value::String(words)]) if !words.trim().is_empty() => {
             Ok(Condition::Text(without_zero(words)?))
         }
