@@ -21,7 +21,7 @@ use crate::files::{Bytes, Obstacle, Opened};
 use crate::names::{Keep, What};
 use crate::requests::wanted_time;
 use crate::state::Shared;
-use crate::{ways, xattr};
+use crate::{probe, xattr};
 
 /// The file system.
 #[derive(Debug)]
@@ -143,7 +143,7 @@ impl Filesystem for Fs {
             // An old kernel goes without.
             let _ = config.add_capabilities(flag);
         }
-        let is_given = self.wants_passthrough && ways::ask_for_passthrough(config);
+        let is_given = self.wants_passthrough && probe::ask_for_passthrough(config);
         let _ = self.shared.passthrough.set(is_given);
         // As much as it gives.
         if let Err(most) = config.set_max_readahead(16 << 20) {

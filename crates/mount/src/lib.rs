@@ -29,13 +29,15 @@
 //! | [`session`] | the stores that this host sees |
 //! | [`quota`] | how much room there is |
 //! | [`ability`] | what this host lets a mount do |
-//! | [`ways`] | how it would read and write each store |
+//! | [`probe`] | what the kernel takes to read and write itself |
+//! | [`access`] | how a mount would read and write each store |
 //! | [`log`] | where what is staged belongs |
 //! | [`left`] | what a killed process left |
 //! | [`lease`] | whether a program still writes a file |
 //! | [`error`] | what programs and the command are told |
 
 mod ability;
+mod access;
 mod changes;
 mod copy;
 mod error;
@@ -50,6 +52,7 @@ mod names;
 mod object;
 mod owned;
 mod pattern;
+mod probe;
 mod publish;
 mod quota;
 mod remote;
@@ -57,7 +60,6 @@ mod requests;
 mod session;
 mod state;
 mod tree;
-mod ways;
 mod work;
 mod xattr;
 
@@ -84,9 +86,9 @@ use crate::remote::Remote;
 use crate::session::Session;
 use crate::state::{Shared, Space, State};
 
-pub use crate::ability::{Ability, Lack};
+pub use crate::ability::{Ability, Reason};
+pub use crate::access::{Access, StoreAccess, stores};
 pub use crate::error::{Error, Result};
-pub use crate::ways::{Store, Way, stores};
 
 /// How often the session is renewed: far more often than it could lapse.
 const RENEW: Duration = Duration::from_secs(300);
@@ -213,7 +215,7 @@ pub async fn mount(client: Client, at: &Path, options: Options) -> Result<Mounte
     config.n_threads = Some(2);
     config.clone_fd = true;
     // Without the right each file would be refused.
-    let wants_passthrough = options.passthrough && Ability::of_this_host() == Ability::Passthrough;
+    let wants_passthrough = options.passthrough && ability::lacks_right().is_none();
     let fs = Fs::new(shared.clone(), wants_passthrough);
     let session = fuser::spawn_mount(fs, at, &config).map_err(|source| Error::Mount {
         what: "mount at",
@@ -293,7 +295,7 @@ async fn keep(session: Arc<Session>) {
 }
 
 impl Mounted {
-    /// Tells whether local copies are read and written by the kernel.
+    /// Tells whether the kernel may read and write local copies itself.
     pub fn has_passthrough(&self) -> bool {
         self.shared.passthrough.get().copied().unwrap_or_default()
     }

@@ -91,7 +91,7 @@ impl Session {
         let seen = mount.stores.iter().filter_map(|store| {
             let root = Path::new(&store.root);
             match see(&mount, root) {
-                Ok(Sight { root, stage, .. }) => Some(Seen {
+                Ok((root, stage)) => Some(Seen {
                     id: store.id,
                     takes_data: store.takes_data,
                     is_native: store.is_native,
@@ -329,7 +329,7 @@ impl Session {
         }
     }
 
-    /// Tells whether that is so.
+    /// Tells whether the session is over, so that nothing can be looked at or published any more.
     pub fn is_lost(&self) -> bool {
         self.is_lost.load(Ordering::Relaxed)
     }
@@ -344,36 +344,22 @@ fn directory(path: &Path) -> Result<OwnedFd, Errno> {
     rustix::fs::open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
 }
 
-/// What this host sees of a store.
-#[derive(Debug)]
-pub struct Sight {
-    /// Its root.
-    pub root: OwnedFd,
-    /// The session's directory there.
-    pub stage: OwnedFd,
-    /// The file that the site has laid there.
-    pub proof: File,
-}
-
 /// Opens the root of a store and the session's directory there, if it is the store that the site speaks of.
-///
-/// # Errors
-/// What the file system answers; `ESTALE` if it is another store.
-pub fn see(mount: &Mount, root: &Path) -> Result<Sight, Errno> {
+fn see(mount: &Mount, root: &Path) -> Result<(OwnedFd, OwnedFd), Errno> {
     let root = directory(root)?;
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let stage = rustix::fs::openat(&root, mount.stage_dir(), flags, Mode::empty())?;
-    let proof = File::from(rustix::fs::openat(
+    let proof = rustix::fs::openat(
         &stage,
         Mount::PROOF,
         OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC,
         Mode::empty(),
-    )?);
+    )?;
     let mut text = [0_u8; 64];
     let len = rustix::io::read(&proof, &mut text)?;
     // Another store may be mounted at the same place on another host.
     if text.get(..len) == Some(mount.id.to_string().as_bytes()) {
-        Ok(Sight { root, stage, proof })
+        Ok((root, stage))
     } else {
         Err(Errno::STALE)
     }

@@ -6,12 +6,11 @@ use clap::Args;
 use percale_api::directions::{Dialled, Direction, is_reached};
 use percale_client::Client;
 use percale_core::{ErrorCode, Timestamp};
-use percale_mount::{Ability, Lack, Store, Way};
+use percale_mount::{Ability, Access, Reason, StoreAccess};
 use rustix::process::{Resource, getrlimit};
 use serde::Serialize;
 use serde_json::json;
 
-use super::mount::host;
 use crate::config::{ConfigFile, Effective};
 use crate::context::Context;
 use crate::failure::{Failure, Result};
@@ -29,7 +28,8 @@ const LITTLE_SPACE: u64 = 1 << 30;
 /// `percale doctor`
 #[derive(Debug, Args)]
 #[command(after_help = "\
-With an administrator's token the site also dials each other site of its fabric and is dialled by it, which says which ways are open.
+With an administrator's token the site also dials each other site of its fabric and is dialled by it, which says which ways are open,
+and how a mount on this host would read and write is said store by store.
 Exit code 0 if nothing is wrong; warnings do not count.
 
 Examples:
@@ -329,37 +329,61 @@ fn computer(looks: &mut Looks) {
 /// Says how a mount would read and write copies on this computer. Nothing of it is wrong: few want to mount.
 async fn mounting(client: Option<&Client>, looks: &mut Looks) {
     const WHAT: &str = "mount";
-    match Ability::of_this_host() {
+    let host = match Ability::of_this_host() {
+        Ok(host) => host,
+        Err(error) => {
+            let text = format!(
+                "whether the kernel can read and write local copies itself was not found out: {error}"
+            );
+            return looks.add(WHAT, Verdict::Ok, text);
+        }
+    };
+    match &host {
         Ability::Passthrough => {
-            looks.add(WHAT, Verdict::Ok, "local copies are read and written by the kernel");
+            let text = "this host lets the kernel read and write local copies itself, where it can on their file system";
+            looks.add(WHAT, Verdict::Ok, text);
         }
-        Ability::Daemon(Lack { why, remedy }) => {
+        Ability::Daemon(Reason { why, remedy }) => {
             let text = format!("local copies are read and written through the mount's process: {why}");
-            return looks.hint(WHAT, Verdict::Ok, text, remedy);
+            looks.hint(WHAT, Verdict::Ok, text, *remedy);
         }
-        Ability::No(Lack { why, remedy }) => {
-            return looks.hint(WHAT, Verdict::Ok, format!("spaces cannot be mounted: {why}"), remedy);
+        Ability::No(Reason { why, remedy }) => {
+            return looks.hint(WHAT, Verdict::Ok, format!("spaces cannot be mounted: {why}"), *remedy);
         }
         _ => return,
     }
     let Some(client) = client else { return };
-    let stores = match percale_mount::stores(client, &host()).await {
+    let stores = match percale_mount::stores(client, &host).await {
         Ok(stores) => stores,
+        Err(error) if matches!(error.code(), ErrorCode::Forbidden | ErrorCode::Unauthenticated) => {
+            let text = "how the copies on each store are read and written was not looked at";
+            return looks.hint(
+                WHAT,
+                Verdict::Ok,
+                text,
+                "An administrator of the site is told it store by store.",
+            );
+        }
         Err(error) => {
-            let text = format!("how the site's stores are read and written was not found out: {error}");
+            let text =
+                format!("how the copies on each store are read and written was not found out: {error}");
             return looks.add(WHAT, Verdict::Ok, text);
         }
     };
-    for Store { name, root, way } in stores {
-        match way {
-            Way::Kernel => {
+    for StoreAccess { name, root, access } in stores {
+        match access {
+            Access::Kernel => {
                 looks.add(WHAT, Verdict::Ok, format!("store {name} at {root}: by the kernel"));
             }
-            Way::Daemon(Lack { why, remedy }) => {
+            // Why is said above.
+            Access::Daemon(_) if host != Ability::Passthrough => {
+                looks.add(WHAT, Verdict::Ok, format!("store {name} at {root}: through the mount's process"));
+            }
+            Access::Daemon(Reason { why, remedy }) => {
                 let text = format!("store {name} at {root}: through the mount's process, since {why}");
                 looks.hint(WHAT, Verdict::Ok, text, remedy);
             }
-            Way::Network(why) => looks.hint(
+            Access::Network(why) => looks.hint(
                 WHAT,
                 Verdict::Ok,
                 format!("store {name}: over the network, since this host does not see it at {root} ({why})"),

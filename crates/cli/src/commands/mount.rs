@@ -22,8 +22,9 @@ Without a path, every space that you may see is a directory. With one, its conte
 until it is stopped (Ctrl-C, SIGTERM) or the directory is unmounted; what was written is published before it ends. Programs
 that have files open finish with them first, unless it is stopped a second time.
 
-Copies on a store that this host sees are read and written by the kernel itself; that needs CAP_SYS_ADMIN, and without it
-they go through this process. Other bytes come over the network, verified, and are kept in a cache.
+Copies on a store that this host sees are read and written by the kernel itself where it takes their files, which needs
+CAP_SYS_ADMIN, else through this process; `percale doctor` says which. Other bytes come over the network, verified, and are
+kept in a cache.
 
 Examples:
   percale mount /data
@@ -110,7 +111,10 @@ pub async fn run(args: MountArgs, context: &Context) -> Result {
         let way = match (stores, passthrough) {
             (0, _) => "no store is on this host, all bytes come over the network".to_owned(),
             (stores, true) => {
-                format!("{stores} of the site's stores on this host, read and written by the kernel")
+                format!(
+                    "{stores} of the site's stores on this host, read and written by the kernel where it takes their files \
+                     (`percale doctor` says which)"
+                )
             }
             (stores, false) => {
                 format!("{stores} of the site's stores on this host, read and written through this process")
@@ -138,8 +142,7 @@ fn default_state_dir(dir: &Path) -> Result<PathBuf> {
     Ok(base.join("mounts").join(format!("{:016x}", hasher.finish())))
 }
 
-/// Returns the name of this host, as the site is told it.
-pub(super) fn host() -> String {
+fn host() -> String {
     let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
     if name.is_empty() { "localhost".to_owned() } else { name }
 }

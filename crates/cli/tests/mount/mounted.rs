@@ -70,7 +70,12 @@ impl Mounted {
 
     /// Asks it to end.
     pub fn terminate(&self) {
-        rustix::process::kill_process(Pid::from_child(&self.process), Signal::TERM).unwrap();
+        self.signal(Signal::TERM);
+    }
+
+    /// Sends a signal to its process.
+    pub fn signal(&self, signal: Signal) {
+        rustix::process::kill_process(Pid::from_child(&self.process), signal).unwrap();
     }
 
     /// Waits until it has ended in an orderly way.

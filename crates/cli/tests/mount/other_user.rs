@@ -5,9 +5,7 @@ use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::path::Path;
 use std::process::Command;
 
-use serde_json::Value;
-
-use crate::mounted::{can_mount, listing, run, site};
+use crate::mounted::{can_mount, listing, run, site, token};
 
 /// Whom Debian calls nobody.
 const NOBODY: u32 = 65534;
@@ -43,23 +41,18 @@ fn who_may_not_mount_has_a_helper_and_goes_by_the_network() {
         return;
     }
     let (site, folder) = (site(), tempfile::tempdir().unwrap());
-    let issued: Value =
-        serde_json::from_str(&run(&site, &["token", "create", "--subject", "user:nobody", "--json"]))
-            .unwrap();
-    run(&site, &["grant", "add", "percale:/lab", "user:nobody", "write"]);
     fs::write(folder.path().join("there"), "there before").unwrap();
     run(&site, &["put", folder.path().join("there").to_str().unwrap(), "percale:/lab/there"]);
 
     let own = folder.path().join("own");
     fs::create_dir_all(own.join("mnt")).unwrap();
+    let token = token(&site, &own, "nobody", "write");
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
     // Where the program was built may be closed to others.
     let percale = folder.path().join("percale");
     fs::copy(env!("CARGO_BIN_EXE_percale"), &percale).unwrap();
     fs::copy(site.ca_file(), own.join("ca.pem")).unwrap();
-    fs::write(own.join("token"), issued["secret"].as_str().unwrap()).unwrap();
-    fs::set_permissions(own.join("token"), fs::Permissions::from_mode(0o600)).unwrap();
-    for path in [own.clone(), own.join("mnt"), own.join("ca.pem"), own.join("token")] {
+    for path in [&own, &own.join("mnt"), &own.join("ca.pem"), &token] {
         chown(path, Some(NOBODY), Some(NOBODY)).unwrap();
     }
     let programs = "cat there; mkdir d; echo hello >d/x; ln -s d/x l; cat l; head -c 3000000 /dev/zero >big; \
@@ -68,7 +61,7 @@ fn who_may_not_mount_has_a_helper_and_goes_by_the_network() {
         .args(["-m", "--propagation", "private", "sh", "-c", SCRIPT, "sh"])
         .args([percale.as_path(), folder.path(), Path::new(programs)])
         .env("PERCALE_URL", site.url())
-        .env("PERCALE_TOKEN_FILE", own.join("token"))
+        .env("PERCALE_TOKEN_FILE", &token)
         .env("PERCALE_CA_FILE", own.join("ca.pem"))
         .env("XDG_CONFIG_HOME", own.join("config"))
         .env_remove("PERCALE_TOKEN")
