@@ -374,8 +374,7 @@ fn keep(shared: &Shared, state: &mut State, number: u64, staged: &Staged) {
     let Some(object) = state.names.object_mut(staged.node) else { return };
     let is_open = object.is_open();
     if let Some(work) = object.work.as_mut().filter(|work| work.is_published_by(number)) {
-        work.publishing = None;
-        work.is_dirty = true;
+        shared.keep_staged(work);
         work.is_moved = is_moved && is_open;
     }
 }

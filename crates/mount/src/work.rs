@@ -9,12 +9,12 @@ use fuser::Errno;
 use percale_api::mounts::MountChange;
 use percale_api::uploads::Condition;
 use percale_core::{ErrorCode, FileMode, ObjectPath, Timestamp};
-use rustix::fs::Statx;
+use rustix::fs::{Statx, Timestamps};
 
 use crate::changes::{Change, Staged};
 use crate::copy::{copy_at_once, is_recent, replace_open, set_mtime};
 use crate::error::{from_io, from_rustix};
-use crate::files::Obstacle;
+use crate::files::{Obstacle, timespec};
 use crate::log::Left;
 use crate::names::NodeId;
 use crate::object::{LocalCopy, Open, Publishing, Work};
@@ -152,10 +152,27 @@ impl Shared {
             return false;
         }
         if let Some(work) = state.names.object_mut(node).and_then(|object| object.work.as_mut()) {
-            work.publishing = None;
-            work.is_dirty = true;
+            self.keep_staged(work);
         }
         true
+    }
+
+    /// Notes that a file that was to be published is not, and is to be again. The time that a program set while it was on its way was to
+    /// be told after it, so the file does not have it yet.
+    pub fn keep_staged(&self, work: &mut Work) {
+        work.is_dirty = true;
+        let Some(publishing) = work.publishing.take().filter(|_| !work.place.is_the_copy()) else { return };
+        let wanted = publishing.staged.mtime;
+        if self.session.stat_written(&work.place).map_or(true, |stat| modified(&stat) == wanted) {
+            return;
+        }
+        let at = timespec(wanted);
+        let set = self.session.open_written(&work.place).map_err(std::io::Error::from).and_then(|file| {
+            Ok(rustix::fs::futimens(&file, &Timestamps { last_access: at, last_modification: at })?)
+        });
+        if let Err(error) = set {
+            tracing::warn!(staged = %work.place.token, %error, "a file that is not published yet does not keep the time that a program set");
+        }
     }
 
     /// Stages a file with the bytes of another, which was modified then, and notes that it is written.

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use percale_testkit::process::{Site, SiteOptions};
 use percale_testkit::tmpfs::SmallFileSystem;
+use rustix::fs::{AtFlags, CWD, Timespec, Timestamps};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -402,6 +403,30 @@ fn what_came_after_a_change_whose_answer_was_lost_stays() {
         mount.stop();
         assert_eq!(listing(&site).len(), 4);
     }
+}
+
+#[test]
+fn a_time_that_is_set_on_a_file_on_its_way_stays_where_that_is_refused() {
+    let Some((site, folder)) = to_mount(site) else { return };
+    run(&site, &["space", "set", "lab", "--quota", "1KiB"]);
+    let mount = Mounted::start(&site, folder.path(), &[]);
+    let path = mount.path("file");
+    assert!(!path.exists());
+    rustix::process::kill_process(site.pid(), Signal::STOP).unwrap();
+    fs::write(&path, [7; 2048]).unwrap();
+    std::thread::sleep(Duration::from_millis(200));
+    let at = Timespec { tv_sec: 1_000_000_000, tv_nsec: 0 };
+    let times = Timestamps { last_access: at, last_modification: at };
+    rustix::fs::utimensat(CWD, &path, &times, AtFlags::empty()).unwrap();
+    rustix::process::kill_process(site.pid(), Signal::CONT).unwrap();
+    soon("the refusal", || xattr(&path, "state") == "refused");
+    assert_eq!(fs::metadata(&path).unwrap().modified().unwrap(), long_ago());
+    // And it is what is published in the end.
+    run(&site, &["space", "set", "lab", "--quota", "none"]);
+    fs::rename(&path, mount.path("moved")).unwrap();
+    until_listed(&site, &["/lab/moved 2048"]);
+    let moved: Value = serde_json::from_str(&run(&site, &["stat", "--json", "percale:/lab/moved"])).unwrap();
+    assert_eq!(moved["content"]["mtime"], "2001-09-09T01:46:40Z");
 }
 
 #[test]

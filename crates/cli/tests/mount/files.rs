@@ -11,6 +11,7 @@ use std::time::{Duration, SystemTime};
 
 use percale_testkit::process::Site;
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, UTIME_OMIT};
+use rustix::process::{Signal, kill_process};
 
 use crate::mounted::{
     Mounted, can_mount, listing, run, site, site_far_away, soon, to_mount, until_listed, xattr,
@@ -350,9 +351,18 @@ fn any_modification_time_is_kept_and_that_of_a_link_is_not_its_targets() {
         let meta = fs::metadata(path).unwrap();
         (meta.mtime(), meta.mtime_nsec())
     };
-    // Some of them are just on their way to the site when it is set.
-    let files: Vec<(String, i64)> =
+    let mut files: Vec<(String, i64)> =
         SECONDS.into_iter().cycle().zip(0..100).map(|(at, number)| (format!("file-{number}"), at)).collect();
+    // One is on its way to the site when its time is set, and some of the others may be.
+    let sent = mount.path("sent");
+    assert!(!sent.exists());
+    kill_process(site.pid(), Signal::STOP).unwrap();
+    fs::write(&sent, "bytes").unwrap();
+    std::thread::sleep(Duration::from_millis(200));
+    set(&sent, SECONDS[0], AtFlags::empty());
+    let seen = time(&sent);
+    kill_process(site.pid(), Signal::CONT).unwrap();
+    assert_eq!(seen, (SECONDS[0], 100_000_000));
     for (name, at) in &files {
         let path = mount.path(name);
         fs::write(&path, "bytes").unwrap();
@@ -360,6 +370,7 @@ fn any_modification_time_is_kept_and_that_of_a_link_is_not_its_targets() {
         set(&path, *at, AtFlags::empty());
         assert_eq!(time(&path), (*at, 100_000_000), "{name}");
     }
+    files.push(("sent".to_owned(), SECONDS[0]));
     let link = mount.path("link");
     symlink("file-0", &link).unwrap();
     set(&link, 6, AtFlags::SYMLINK_NOFOLLOW);
