@@ -12,7 +12,7 @@ mod medium;
 mod small;
 mod whole;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -54,6 +54,8 @@ pub struct Wanted {
     pub version: OpenVersion,
     /// Where the copy goes.
     pub store: Arc<OpenStore>,
+    /// What is made with it, if it is not to be a further copy of the version.
+    pub object: Option<Arc<NewObject>>,
 }
 
 /// What was brought.
@@ -72,6 +74,7 @@ pub type OnEnd<'a> = &'a (dyn Fn(&OpenVersion, Result<Brought>) + Sync);
 struct Ready {
     path: ObjectPath,
     version: VersionId,
+    object: Option<Arc<NewObject>>,
     content: StagedContent,
     /// The sites that gave them.
     sources: Vec<SiteId>,
@@ -96,9 +99,9 @@ impl Givers {
 #[derive(Debug)]
 pub enum Become {
     /// Further copies of the versions, in this space.
-    Copies(Space),
-    /// Objects of their own, by the version that each has the content of. All versions are of one space.
-    Objects(HashMap<VersionId, NewObject>),
+    Copies(Box<Space>),
+    /// The objects that are given with the versions.
+    Objects,
 }
 
 /// Brings the bytes of versions of one space.
@@ -231,7 +234,8 @@ impl Fetch {
         let (content, kept) = staged.map_err(|error| error.with_path(path))?;
         let (sources, verified) = (givers.sites(), verified(self.verify));
         let version = wanted.version.version;
-        let copies = vec![Ready { path: path.clone(), version, content, sources, verified }];
+        let (path, object) = (path.clone(), wanted.object.clone());
+        let copies = vec![Ready { path, version, object, content, sources, verified }];
         let (app, goal) = (self.app.clone(), self.goal.clone());
         let told = self.app.background.spawn(async move {
             let outcome = match tell(&app, &goal, copies).await {
@@ -299,10 +303,12 @@ fn cannot_read(member: &Member, error: percale_client::Error) -> ApiError {
 async fn tell(app: &AppState, goal: &Become, copies: Vec<Ready>) -> Result<Vec<Result<Brought>>> {
     let mut told = Vec::with_capacity(copies.len());
     let mut contents = Vec::with_capacity(copies.len());
-    for Ready { path, version, content, sources, verified } in copies {
+    let mut objects = Vec::new();
+    for Ready { path, version, object, content, sources, verified } in copies {
         let (size, root) = (content.tree.size().0, content.tree.root());
         let store = Some(content.store.row.name.to_string());
         contents.push((path.clone(), version, content));
+        objects.push(object);
         told.push(TaskCopy { path, version, size, root, sources, store, verified, at_us: 0 });
     }
     let paths: Vec<ObjectPath> = contents.iter().map(|(path, ..)| path.clone()).collect();
@@ -311,12 +317,11 @@ async fn tell(app: &AppState, goal: &Become, copies: Vec<Ready>) -> Result<Vec<R
             let copied = app.abroad.copies(app.lease.current()?, space, contents).await;
             copied.into_iter().map(|copied| copied.map(|copied| (copied, None))).collect()
         }
-        Become::Objects(objects) => {
+        Become::Objects => {
             let mut items = Vec::with_capacity(contents.len());
-            for (_, version, content) in contents {
-                let object = objects.get(&version).cloned();
+            for ((.., content), object) in contents.into_iter().zip(objects) {
                 let unknown = || ApiError::internal("a version was fetched that is to become nothing");
-                items.push((object.ok_or_else(unknown)?, content));
+                items.push((object.map(Arc::unwrap_or_clone).ok_or_else(unknown)?, content));
             }
             let published = app.publisher.publish_many(items).await;
             published

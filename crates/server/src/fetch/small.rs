@@ -424,12 +424,12 @@ async fn write(
     let mut outcomes: Vec<Option<Result<Brought>>> = Vec::with_capacity(fetched.len());
     let mut copies = Vec::with_capacity(fetched.len());
     for ((Small { wanted, tree, .. }, _), staged) in fetched.into_iter().zip(staged) {
-        let OpenVersion { path, version, .. } = wanted.version;
+        let (OpenVersion { path, version, .. }, object) = (wanted.version, wanted.object);
         outcomes.push(match staged {
             Ok(staged) => {
                 let content = StagedContent { store: store.clone(), staged, tree };
                 let (sources, verified) = (vec![source], verified(verify));
-                copies.push(Ready { path, version, content, sources, verified });
+                copies.push(Ready { path, version, object, content, sources, verified });
                 None
             }
             Err(error) => Some(Err(error.with_path(&path))),

@@ -133,7 +133,7 @@ impl Fetch {
         in_hand: &InHand<'_>,
         givers: &Givers,
     ) -> Result<StagedContent> {
-        let Wanted { store, version } = wanted;
+        let Wanted { store, version, .. } = wanted;
         for _ in 0..2 {
             let (staging, options) = Staging::begin(&self.app, wanted)?;
             let can = &store.store.capabilities().write;

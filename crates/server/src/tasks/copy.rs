@@ -4,27 +4,27 @@
 //! that can, the storage copies large files by itself. Names are made by the home of the target's space.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use futures::future::BoxFuture;
 use futures::{FutureExt as _, StreamExt as _, stream};
 use percale_api::tasks::Compare;
 use percale_catalog::{Condition, Content, Entry, EntryKind, ListOptions, Listed, OpenVersion};
 use percale_core::ids::VersionId;
-use percale_core::{ErrorCode, ObjectPath, Position};
+use percale_core::{ErrorCode, ObjectPath};
 
 use super::Attempt;
 use super::home::{Home, looks};
+use super::steps::{self, PAGE, Page, Walk};
+use super::unhashed::bring;
 use super::verify::opened;
-use crate::fetch::{Become, Brought, Wanted};
+use crate::fetch::{Become, Brought, Fetch, Wanted};
 use crate::publish::NewObject;
 use crate::upload::space_of;
 use crate::{ApiError, OnPath as _, Result};
 
-/// Entries in one step: what small objects fill all streams with.
-const STEP: usize = 4000;
-/// Names that are looked at or made at once.
-const NAMES: usize = 16;
+/// Names that are looked at, made or removed at once: each may be a round trip.
+const NAMES: usize = 32;
 /// Before the cursors of the two passes of a sync.
 const COPYING: &str = "copy:";
 const REMOVING: &str = "remove:";
@@ -50,12 +50,23 @@ enum Look {
 /// An object, where it goes, and what was found there.
 type Looked = (Listed, ObjectPath, Result<Look>);
 
+/// What is made of a page of the source.
+#[derive(Default)]
+struct Work {
+    /// Collections and links, with their places at the target.
+    names: Vec<(Listed, ObjectPath)>,
+    wanted: Vec<Wanted>,
+    /// Where the content of each of these goes.
+    originals: HashMap<VersionId, (ObjectPath, Content)>,
+}
+
 struct Copier<'a> {
     attempt: &'a Attempt,
     from: &'a ObjectPath,
     to: &'a ObjectPath,
     home: Home<'a>,
     existing: Existing,
+    fetch: Fetch,
 }
 
 /// Copies an entry and all below it to where nothing is.
@@ -65,15 +76,8 @@ pub(super) async fn run(attempt: &Attempt, from: &ObjectPath, to: &ObjectPath) -
     if entry.kind == EntryKind::Collection {
         home.make_collection(to).await?;
     }
-    let copier = Copier { attempt, from, to, home, existing: Existing::Refused };
-    let mut after = attempt.progress.after();
-    loop {
-        after = copier.page(after).await?;
-        attempt.step(after.clone())?;
-        if after.is_none() {
-            return Ok(());
-        }
-    }
+    let copier = Copier::new(attempt, (from, to), home, Existing::Refused);
+    steps::run(attempt, &copier, attempt.progress.after()).await
 }
 
 /// Makes a collection like another one.
@@ -85,19 +89,11 @@ pub(super) async fn sync(
     delete: bool,
 ) -> Result<()> {
     let home = Home::of(attempt, to).await?;
-    let copier = Copier { attempt, from, to, home, existing: Existing::Replaced(compare) };
+    let copier = Copier::new(attempt, (from, to), home, Existing::Replaced(compare));
     let cursor = attempt.progress.after().unwrap_or_else(|| COPYING.to_owned());
     if let Some(after) = cursor.strip_prefix(COPYING) {
-        let mut after = (!after.is_empty()).then(|| after.to_owned());
         copier.home.make_collection(to).await?;
-        loop {
-            after = copier.page(after).await?;
-            let next = after.as_ref().map(|after| format!("{COPYING}{after}"));
-            attempt.step(Some(next.unwrap_or_else(|| REMOVING.to_owned())))?;
-            if after.is_none() {
-                break;
-            }
-        }
+        steps::run(attempt, &copier, (!after.is_empty()).then(|| after.to_owned())).await?;
     }
     if !delete {
         return Ok(());
@@ -118,35 +114,111 @@ fn moved(from: &ObjectPath, to: &ObjectPath, path: &ObjectPath) -> Result<Object
     Ok(ObjectPath::parse(&format!("{to}{rest}"))?)
 }
 
-impl Copier<'_> {
-    /// Copies one page of the source. Returns where the next begins.
-    async fn page(&self, after: Option<String>) -> Result<Option<String>> {
+impl Walk for Copier<'_> {
+    type Work = Work;
+
+    async fn page(&self, after: Option<String>) -> Result<Page<Work>> {
         let attempt = self.attempt;
-        let page = attempt.list(self.from, after, STEP).await?;
-        let (mut collections, mut objects, mut links) = (Vec::new(), Vec::new(), Vec::new());
+        let page = attempt.list(self.from, after, PAGE).await?;
+        let items = page.items.len() as u64;
+        let (mut work, mut objects) = (Work::default(), Vec::new());
         for listed in page.items {
             let target = moved(self.from, self.to, &listed.path)?;
             match listed.entry.kind {
-                EntryKind::Collection => collections.push((listed.path, target)),
                 EntryKind::Object => objects.push((listed, target)),
-                EntryKind::Link => links.push((listed, target)),
+                EntryKind::Collection | EntryKind::Link => work.names.push((listed, target)),
             }
         }
-        // In their order: one may be in another.
-        for (path, target) in collections {
-            match self.home.make_collection(&target).await {
-                Ok(()) => attempt.progress.done(1, 0),
-                Err(error) => attempt.failed(&path, "failed", &error),
+        if !objects.is_empty() {
+            let store = attempt.app.stores.for_new_data(&space_of(self.to)?).await?;
+            for (listed, target, condition) in self.looked_at(objects).await {
+                let condition = match condition {
+                    Ok(Look::Bring(condition)) => condition,
+                    Ok(Look::Same(there)) => {
+                        attempt.progress.found_there(&target, there.version, there.size.0, there.root);
+                        continue;
+                    }
+                    Err(error) => {
+                        attempt.failed(&listed.path, "failed", &error);
+                        continue;
+                    }
+                };
+                let content = listed.entry.content.clone();
+                let Some((version, content)) = opened(listed, page.position).zip(content) else { continue };
+                let object = Some(Arc::new(self.object(&version, &target, condition)));
+                work.originals.insert(version.version, (target, content));
+                work.wanted.push(Wanted { version, store: store.clone(), object });
             }
         }
-        for (listed, target) in links {
-            match self.link(&listed.entry, &target).await {
-                Ok(()) => attempt.progress.done(1, 0),
-                Err(error) => attempt.failed(&listed.path, "failed", &error),
-            }
+        let bytes = work.wanted.iter().map(|one| one.version.size.0).sum();
+        Ok(Page { work, items, bytes, next: page.next })
+    }
+
+    async fn work(&self, Work { names, wanted, originals }: Work) {
+        let made = names.into_iter().map(|(listed, target)| self.name(listed, target).boxed());
+        let made: Vec<BoxFuture<'_, ()>> = made.collect();
+        let made = stream::iter(made).buffer_unordered(NAMES).collect::<Vec<()>>();
+        tokio::join!(made, self.objects(wanted, &originals));
+    }
+
+    fn cursor(&self, next: Option<String>) -> Option<String> {
+        match (self.existing, next) {
+            (Existing::Refused, next) => next,
+            (Existing::Replaced(_), Some(next)) => Some(format!("{COPYING}{next}")),
+            (Existing::Replaced(_), None) => Some(REMOVING.to_owned()),
         }
-        self.objects(objects, page.position, page.next.is_none()).await?;
-        Ok(page.next)
+    }
+}
+
+impl<'a> Copier<'a> {
+    fn new(
+        attempt: &'a Attempt,
+        (from, to): (&'a ObjectPath, &'a ObjectPath),
+        home: Home<'a>,
+        existing: Existing,
+    ) -> Self {
+        let fetch = attempt.fetch(Become::Objects, None);
+        Self { attempt, from, to, home, existing, fetch }
+    }
+
+    /// Looks what is where objects go.
+    async fn looked_at(&self, objects: Vec<(Listed, ObjectPath)>) -> Vec<Looked> {
+        let looks = objects.into_iter().map(|(listed, target)| {
+            async move {
+                let condition = self.condition(&listed, &target).await;
+                (listed, target, condition)
+            }
+            .boxed()
+        });
+        let looks: Vec<BoxFuture<'_, Looked>> = looks.collect();
+        stream::iter(looks).buffered(NAMES).collect().await
+    }
+
+    /// Returns what is made with the content of a version.
+    fn object(&self, version: &OpenVersion, target: &ObjectPath, condition: Condition) -> NewObject {
+        NewObject {
+            caller: self.attempt.task.caller.clone(),
+            delegation: self.attempt.delegation(),
+            path: target.clone(),
+            parents: true,
+            condition,
+            mtime: version.mtime,
+            mode: version.mode,
+            digests: version.digests.clone(),
+            answer: None,
+        }
+    }
+
+    /// Makes a collection or a link.
+    async fn name(&self, listed: Listed, target: ObjectPath) {
+        let made = match listed.entry.kind {
+            EntryKind::Link => self.link(&listed.entry, &target).await,
+            _ => self.home.make_collection(&target).await,
+        };
+        match made {
+            Ok(()) => self.attempt.progress.done(1, 0),
+            Err(error) => self.attempt.failed(&listed.path, "failed", &error),
+        }
     }
 
     /// Makes a link that leads where another one does, by the same words. Of two trees that are made alike, one that leads
@@ -166,60 +238,9 @@ impl Copier<'_> {
         self.home.make_link(target, leads_to).await
     }
 
-    async fn objects(
-        &self,
-        objects: Vec<(Listed, ObjectPath)>,
-        position: Option<Position>,
-        is_last: bool,
-    ) -> Result<()> {
+    /// Brings the contents of objects, and makes these.
+    async fn objects(&self, wanted: Vec<Wanted>, originals: &HashMap<VersionId, (ObjectPath, Content)>) {
         let attempt = self.attempt;
-        if objects.is_empty() {
-            return Ok(());
-        }
-        let store = attempt.app.stores.for_new_data(&space_of(self.to)?).await?;
-        let looks = objects.into_iter().map(|(listed, target)| {
-            async move {
-                let condition = self.condition(&listed, &target).await;
-                (listed, target, condition)
-            }
-            .boxed()
-        });
-        let looks: Vec<BoxFuture<'_, Looked>> = looks.collect();
-        let mut wanted = Vec::new();
-        let mut become_objects = HashMap::new();
-        let mut originals: HashMap<VersionId, (ObjectPath, Content)> = HashMap::new();
-        for (listed, target, condition) in stream::iter(looks).buffered(NAMES).collect::<Vec<_>>().await {
-            let path = listed.path.clone();
-            let condition = match condition {
-                Ok(Look::Bring(condition)) => condition,
-                Ok(Look::Same(there)) => {
-                    attempt.progress.found_there(&target, there.version, there.size.0, there.root);
-                    continue;
-                }
-                Err(error) => {
-                    attempt.failed(&path, "failed", &error);
-                    continue;
-                }
-            };
-            let content = listed.entry.content.clone();
-            let Some((version, content)) = opened(listed, position).zip(content) else { continue };
-            let object = NewObject {
-                caller: attempt.task.caller.clone(),
-                delegation: attempt.delegation(),
-                path: target.clone(),
-                parents: true,
-                condition,
-                mtime: version.mtime,
-                mode: version.mode,
-                digests: version.digests.clone(),
-                answer: None,
-            };
-            become_objects.insert(version.version, object);
-            originals.insert(version.version, (target, content));
-            wanted.push(Wanted { version, store: store.clone() });
-        }
-        let goal = Become::Objects(become_objects);
-        let fetch = attempt.fetch(goal, None);
         let doubtful = Mutex::new(Vec::new());
         let done = |version: &OpenVersion, outcome: Result<Brought>| match outcome {
             Ok(Brought { copy, .. }) => attempt.progress.brought(copy),
@@ -231,9 +252,7 @@ impl Copier<'_> {
                 _ => attempt.not_brought(&version.path, &error),
             },
         };
-        let bytes = wanted.iter().map(|one| one.version.size.0).sum();
-        attempt.progress.found(attempt.progress.ended(), wanted.len() as u64, bytes, is_last);
-        fetch.all(wanted, &done).await;
+        bring(attempt, &self.fetch, None, wanted, &done).await;
         // What is in the way may be what an earlier attempt made and this site has not seen yet.
         let may_be_ours = attempt.task.attempt > 1 || self.existing != Existing::Refused;
         for (version, error) in doubtful.into_inner().unwrap_or_else(PoisonError::into_inner) {
@@ -250,7 +269,6 @@ impl Copier<'_> {
                 None => attempt.failed(&version.path, "failed", &error),
             }
         }
-        Ok(())
     }
 
     /// Decides what must be at the target when the object is published, unless the same is there already.
@@ -290,6 +308,14 @@ impl Copier<'_> {
         }
     }
 
+    /// Removes an entry and all below it.
+    async fn remove(&self, path: &ObjectPath) {
+        match self.home.remove(path).await {
+            Ok(()) => self.attempt.progress.achieved(1, 0),
+            Err(error) => self.attempt.failed(path, "failed", &error),
+        }
+    }
+
     /// Removes what the source has not.
     async fn remove_extra(&self, mut after: Option<String>) -> Result<()> {
         let attempt = self.attempt;
@@ -299,7 +325,7 @@ impl Copier<'_> {
         loop {
             let mut options = ListOptions::default();
             options.after = after;
-            options.limit = STEP;
+            options.limit = PAGE;
             options.recursive = true;
             let page = catalog.list(caller, self.to, options).await.on_path(self.to)?;
             let mut removed: HashSet<ObjectPath> = HashSet::new();
@@ -314,13 +340,12 @@ impl Copier<'_> {
                     Err(error) => return Err(ApiError::from(error).with_path(&original)),
                 };
                 if is_extra {
-                    match self.home.remove(&listed.path).await {
-                        Ok(()) => attempt.progress.achieved(1, 0),
-                        Err(error) => attempt.failed(&listed.path, "failed", &error),
-                    }
                     removed.insert(listed.path);
                 }
             }
+            let removals = removed.iter().map(|path| self.remove(path).boxed());
+            let removals: Vec<BoxFuture<'_, ()>> = removals.collect();
+            stream::iter(removals).buffer_unordered(NAMES).collect::<Vec<()>>().await;
             after = page.next;
             attempt.step(after.as_ref().map(|after| format!("{REMOVING}{after}")))?;
             if after.is_none() {

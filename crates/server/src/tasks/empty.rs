@@ -101,11 +101,11 @@ async fn move_away(
             }
         }
         let to = attempt.app.stores.in_place_of(&space.name, store.id).await.on_path(&version.path)?;
-        wanted.push((own, Wanted { version, store: to }));
+        wanted.push((own, Wanted { version, store: to, object: None }));
     }
     let (owns, wanted): (Vec<Own>, Vec<Wanted>) = wanted.into_iter().unzip();
     let moved: Mutex<HashMap<VersionId, Result<Brought>>> = Mutex::default();
-    let goal = Become::Copies(space.clone());
+    let goal = Become::Copies(Box::new(space.clone()));
     let fetch = attempt.fetch(goal, None);
     let done = |version: &OpenVersion, outcome: Result<Brought>| {
         if let Ok(Brought { copied: Copied::At(_), copy }) = &outcome {

@@ -13,6 +13,7 @@ mod home;
 pub(crate) mod import;
 mod progress;
 mod replicate;
+mod steps;
 mod unhashed;
 mod verify;
 

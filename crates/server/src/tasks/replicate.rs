@@ -4,33 +4,23 @@
 //! fetched twice.
 
 use std::collections::HashSet;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use futures::future::BoxFuture;
-use futures::{FutureExt as _, StreamExt as _, TryStreamExt as _, stream};
 use percale_catalog::{ArrivalBody, EntryKind, OpenVersion, Space};
 use percale_core::ids::{SiteId, VersionId};
 use percale_core::{ErrorCode, ObjectPath, Position};
 use percale_federation::follow;
 
 use super::Attempt;
-use super::unhashed::{batches, hashed};
+use super::steps::{self, PAGE, Page, Walk};
+use super::unhashed::bring;
 use super::verify::opened;
 use crate::abroad::Copied;
 use crate::app::system_caller;
 use crate::fetch::{Become, Brought, Fetch, OnEnd, Wanted};
 use crate::{ApiError, OnPath as _, Result};
 
-/// Entries of a page. The first is listed before anything is fetched.
-const PAGE: usize = 2000;
-/// Pages in one step: its last objects leave the line idle while they are written and told, so it is long; what it lists is in
-/// memory, so it has an end.
-const PAGES: usize = 16;
-/// Pages of which objects are fetched at once.
-const PAGES_AHEAD: usize = 3;
-/// Batches of what nobody has hashed: one is hashed while another is fetched.
-const BATCHES: usize = 2;
 /// Arrivals that are looked at in one step.
 const ARRIVALS: usize = 1000;
 /// How long this site's follower is waited for at the end, so that whoever looks then sees the copies.
@@ -44,7 +34,7 @@ pub(super) async fn run(attempt: &Attempt, path: &ObjectPath, from: Option<&str>
         _ => None,
     };
     let under_way = end_left_over(attempt, &space).await?;
-    let fetch = attempt.fetch(Become::Copies(space.clone()), first);
+    let fetch = attempt.fetch(Become::Copies(Box::new(space.clone())), first);
     let furthest: Mutex<Option<Position>> = Mutex::new(None);
     let done = |version: &OpenVersion, outcome: Result<Brought>| match outcome {
         Ok(Brought { copied: Copied::At(position), copy }) => {
@@ -58,24 +48,8 @@ pub(super) async fn run(attempt: &Attempt, path: &ObjectPath, from: Option<&str>
         Ok(Brought { copied: Copied::NotWanted, .. }) => attempt.progress.done(1, 0),
         Err(error) => attempt.not_brought(&version.path, &error),
     };
-    let mut after = attempt.progress.after();
-    loop {
-        let step = Step::begin(attempt, path, &space, &under_way);
-        let listing = (after.clone(), 0);
-        let pages = stream::try_unfold(listing, |(after, pages)| step.page(after, pages).boxed()).boxed();
-        let (step, fetch, done) = (&step, &fetch, &done);
-        let brought = pages
-            .map_ok(|wanted| bring(attempt, fetch, first, wanted, done).map(Ok).boxed())
-            .try_buffer_unordered(PAGES_AHEAD);
-        let listed = brought.try_collect::<()>().await;
-        attempt.has_room()?;
-        listed?;
-        after = step.next();
-        attempt.step(after.clone())?;
-        if after.is_none() {
-            break;
-        }
-    }
+    let replicator = Replicator { attempt, path, space: &space, first, under_way, fetch, done: &done };
+    steps::run(attempt, &replicator, attempt.progress.after()).await?;
     let furthest = furthest.into_inner().unwrap_or_else(PoisonError::into_inner);
     if let Some(position) = furthest {
         drop(follow::caught_up(&app.fabric, position, CATCH_UP).await);
@@ -83,72 +57,21 @@ pub(super) async fn run(attempt: &Attempt, path: &ObjectPath, from: Option<&str>
     Ok(())
 }
 
-/// Fetches what was listed. What nobody has hashed is hashed where it lies while the rest is on its way, and each batch of it while the one
-/// before is.
-async fn bring(
-    attempt: &Attempt,
-    fetch: &Fetch,
-    first: Option<SiteId>,
-    wanted: Vec<Wanted>,
-    done: OnEnd<'_>,
-) {
-    let (ready, unhashed): (Vec<_>, Vec<_>) = wanted.into_iter().partition(|one| one.version.root.is_some());
-    let mut late: Vec<BoxFuture<'_, ()>> = Vec::new();
-    for batch in batches(unhashed) {
-        late.push(async move { fetch.all(hashed(attempt, first, batch).await, done).await }.boxed());
-    }
-    tokio::join!(fetch.all(ready, done), stream::iter(late).buffer_unordered(BATCHES).collect::<Vec<()>>());
-}
-
-/// What is listed and fetched before the cursor moves on: several pages, of which the next is listed and fetched while the
-/// last is written and told.
-struct Step<'a> {
+struct Replicator<'a> {
     attempt: &'a Attempt,
     path: &'a ObjectPath,
     space: &'a Space,
-    under_way: &'a HashSet<VersionId>,
-    counts: Mutex<Counts>,
+    first: Option<SiteId>,
+    /// Versions of which the home was told that they are here.
+    under_way: HashSet<VersionId>,
+    fetch: Fetch,
+    done: OnEnd<'a>,
 }
 
-#[derive(Default)]
-struct Counts {
-    /// Items and bytes of the steps before.
-    before: (u64, u64),
-    items: u64,
-    bytes: u64,
-    /// Where the next page begins.
-    next: Option<String>,
-}
+impl Walk for Replicator<'_> {
+    type Work = Vec<Wanted>;
 
-impl<'a> Step<'a> {
-    fn begin(
-        attempt: &'a Attempt,
-        path: &'a ObjectPath,
-        space: &'a Space,
-        under_way: &'a HashSet<VersionId>,
-    ) -> Self {
-        let counts = Mutex::new(Counts { before: attempt.progress.ended(), ..Counts::default() });
-        Self { attempt, path, space, under_way, counts }
-    }
-
-    fn counts(&self) -> MutexGuard<'_, Counts> {
-        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Returns where the next step begins; nothing if this is the last.
-    fn next(&self) -> Option<String> {
-        self.counts().next.clone()
-    }
-
-    /// Lists a page, the first without a mark. Returns what is to be fetched of it, and what lists the next.
-    async fn page(
-        &self,
-        after: Option<String>,
-        pages: usize,
-    ) -> Result<Option<(Vec<Wanted>, (Option<String>, usize))>> {
-        if pages > 0 && (after.is_none() || pages >= PAGES) {
-            return Ok(None);
-        }
+    async fn page(&self, after: Option<String>) -> Result<Page<Vec<Wanted>>> {
         let (attempt, app) = (self.attempt, &self.attempt.app);
         let page = attempt.list(self.path, after, PAGE).await?;
         let store = app.stores.for_new_data(&self.space.name).await?;
@@ -161,14 +84,14 @@ impl<'a> Step<'a> {
                 attempt.progress.found_there(path, *version, size.0, *root);
                 continue;
             }
-            wanted.push(Wanted { version, store: store.clone() });
+            wanted.push(Wanted { version, store: store.clone(), object: None });
         }
-        let mut counts = self.counts();
-        counts.items += items;
-        counts.bytes += wanted.iter().map(|one| one.version.size.0).sum::<u64>();
-        counts.next.clone_from(&page.next);
-        attempt.progress.found(counts.before, counts.items, counts.bytes, page.next.is_none());
-        Ok(Some((wanted, (page.next, pages + 1))))
+        let bytes = wanted.iter().map(|one| one.version.size.0).sum();
+        Ok(Page { work: wanted, items, bytes, next: page.next })
+    }
+
+    async fn work(&self, wanted: Vec<Wanted>) {
+        bring(self.attempt, &self.fetch, self.first, wanted, self.done).await;
     }
 }
 

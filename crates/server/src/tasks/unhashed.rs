@@ -4,8 +4,8 @@
 
 use std::collections::BTreeMap;
 
-use futures::FutureExt as _;
 use futures::future::{BoxFuture, join_all};
+use futures::{FutureExt as _, StreamExt as _, stream};
 use percale_api::peer::MAX_COPIES;
 use percale_catalog::OpenVersion;
 use percale_core::ErrorCode;
@@ -13,14 +13,39 @@ use percale_core::ids::SiteId;
 
 use super::Attempt;
 use super::verify::{Found, hear_site};
-use crate::fetch::Wanted;
+use crate::fetch::{Fetch, OnEnd, Wanted};
 use crate::{ApiError, Result};
 
 /// Bytes that a site hashes before the first of them are brought: a second or two of a disk.
 const BATCH: u64 = 1 << 30;
+/// Batches in hand: one is hashed while another is fetched.
+const BATCHES: usize = 2;
+
+/// Fetches versions. Those that nobody has hashed are hashed where they lie while the rest is on its way, and each batch of them while the
+/// one before is.
+pub(super) async fn bring(
+    attempt: &Attempt,
+    fetch: &Fetch,
+    first: Option<SiteId>,
+    wanted: Vec<Wanted>,
+    done: OnEnd<'_>,
+) {
+    let (mut ready, mut unhashed) = (Vec::new(), Vec::new());
+    for one in wanted {
+        // What is read at this site is hashed on the way.
+        let is_ready =
+            one.version.root.is_some() || attempt.app.stores.have(&one.version).await.unwrap_or_default();
+        if is_ready { &mut ready } else { &mut unhashed }.push(one);
+    }
+    let mut late: Vec<BoxFuture<'_, ()>> = Vec::new();
+    for batch in batches(unhashed) {
+        late.push(async move { fetch.all(hashed(attempt, first, batch).await, done).await }.boxed());
+    }
+    tokio::join!(fetch.all(ready, done), stream::iter(late).buffer_unordered(BATCHES).collect::<Vec<()>>());
+}
 
 /// Cuts what is wanted into batches, each of which is hashed before it is brought.
-pub(super) fn batches(wanted: Vec<Wanted>) -> Vec<Vec<Wanted>> {
+fn batches(wanted: Vec<Wanted>) -> Vec<Vec<Wanted>> {
     let mut batches: Vec<Vec<Wanted>> = Vec::new();
     let mut bytes = 0_u64;
     for one in wanted {
@@ -42,9 +67,9 @@ pub(super) fn batches(wanted: Vec<Wanted>) -> Vec<Vec<Wanted>> {
     batches
 }
 
-/// Has versions hashed at the sites that have them, `first` before others. Returns those that have a root now; of the others it is noted why
-/// they have none.
-pub(super) async fn hashed(attempt: &Attempt, first: Option<SiteId>, wanted: Vec<Wanted>) -> Vec<Wanted> {
+/// Has versions hashed at the sites that have them, `first` before others. Returns those that have a root now, and those at sites that cannot
+/// do that; of the others it is noted why they have none.
+async fn hashed(attempt: &Attempt, first: Option<SiteId>, wanted: Vec<Wanted>) -> Vec<Wanted> {
     let mut of_site: BTreeMap<SiteId, Vec<Wanted>> = BTreeMap::new();
     for one in wanted {
         match attempt.app.stores.other_site_of(&one.version, first).await {
@@ -78,10 +103,16 @@ async fn at_site(attempt: &Attempt, site: SiteId, mut wanted: Vec<Wanted>) -> Ve
     for (one, fault) in wanted.into_iter().zip(faults) {
         if one.version.root.is_some() {
             hashed.push(one);
-        } else {
-            let error = fault.unwrap_or_else(|| unheard.clone());
-            let error = error.context("cannot have it hashed before it is brought");
-            attempt.failed(&one.version.path, "failed", &error);
+            continue;
+        }
+        let error = fault.unwrap_or_else(|| unheard.clone());
+        match error.code() {
+            // A copy that becomes an object of its own is hashed here; another is refused.
+            ErrorCode::Unsupported => hashed.push(one),
+            _ => {
+                let error = error.context("cannot have it hashed before it is brought");
+                attempt.failed(&one.version.path, "failed", &error);
+            }
         }
     }
     hashed

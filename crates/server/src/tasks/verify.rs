@@ -173,13 +173,13 @@ async fn replace(app: &AppState, version: &OpenVersion, replica: &Replica, actin
     let outcome: Mutex<Option<Result<Brought>>> = Mutex::new(None);
     let fetch = Fetch::new(
         app.clone(),
-        Become::Copies(space),
+        Become::Copies(Box::new(space)),
         acting.clone(),
         None,
         Flow::new(app.traffic.clone(), None, None),
     );
     fetch
-        .all(vec![Wanted { version, store }], &|_, copied| {
+        .all(vec![Wanted { version, store, object: None }], &|_, copied| {
             outcome.lock().unwrap_or_else(PoisonError::into_inner).replace(copied);
         })
         .await;

@@ -109,3 +109,89 @@ async fn what_nobody_has_hashed_is_replicated() {
     assert_eq!(here.get("/v1/data/climate/run/good/0007").await.text, "content 0007");
     assert!(here.get("/v1/data/climate/run/good/large").await.text == content);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_nobody_has_hashed_is_hashed_where_it_lies_before_it_is_copied() {
+    let [alps, baltic, coast] = three().await;
+    shared_space(&alps).await;
+    let raw = native_store(&baltic).await;
+    let run7 = raw.join("run");
+    std::fs::create_dir_all(&run7).unwrap();
+    let content = "several groups of 1 MiB of text\n".repeat(5 << 15);
+    std::fs::write(run7.join("large"), &content).unwrap();
+    std::fs::write(run7.join("small"), "small").unwrap();
+    let there = administrator(&baltic, "alice").await;
+    baltic.sees(&there, "/v1/spaces/climate").await;
+    let order = json!({"kind": "import", "source": run7, "to": "/climate/run", "hash": "never"});
+    assert_eq!(run(&there, order).await["progress"]["counts"], json!({"registered": 2}));
+    // The site that has the bytes needs no root.
+    let copy = json!({"kind": "copy", "from": "/climate/run", "to": "/climate/near", "at": "baltic"});
+    assert_ended(&run(&there, copy).await, "succeeded", 2, 0);
+    let root = async |client: &Client, path: &str| {
+        client.get(&format!("/v1/entries/climate/{path}")).await.expect(200)["content"]["root"].clone()
+    };
+    assert_eq!(root(&there, "run/large").await, json!(null));
+
+    let far = coast.user("alice").await;
+    coast.sees(&far, "/v1/entries/climate/run/large").await;
+    let copy = json!({"kind": "copy", "from": "/climate/run", "to": "/climate/far", "at": "coast"});
+    assert_ended(&run(&far, copy).await, "succeeded", 2, 0);
+    let here = alps.user("alice").await;
+    for name in ["large", "small"] {
+        let of_source = root(&here, &format!("run/{name}")).await;
+        assert!(of_source.is_string(), "{name}: {of_source}");
+        assert_eq!(of_source, root(&here, &format!("far/{name}")).await);
+        assert_eq!(of_source, root(&here, &format!("near/{name}")).await);
+    }
+    assert!(here.get("/v1/data/climate/far/large").await.text == content);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tree_of_many_pages_is_copied_and_kept_alike() {
+    let [alps, baltic, _coast] = three().await;
+    shared_space(&alps).await;
+    let raw = native_store(&baltic).await;
+    let (here, there) = (alps.user("alice").await, administrator(&baltic, "alice").await);
+    for n in 0..4500 {
+        let folder = raw.join(format!("run/{}/{}", n % 10, n % 100));
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::write(folder.join(format!("{n:04}")), format!("content {n:04}")).unwrap();
+    }
+    baltic.sees(&there, "/v1/spaces/climate").await;
+    let order = json!({"kind": "import", "source": raw.join("run"), "to": "/climate/run", "hash": "never"});
+    assert_eq!(run(&there, order).await["progress"]["counts"], json!({"registered": 4500}));
+    here.mkdir("/climate/run/empty").await.expect(201);
+    for n in 0..300 {
+        here.mkdir(&format!("/climate/run/empty/{n}")).await.expect(201);
+    }
+    baltic.sees(&there, "/v1/entries/climate/run/empty/299").await;
+    let names = async |path: &str| {
+        let page = here.get(&format!("/v1/list{path}?recursive=true&limit=10000")).await.expect(200);
+        let items = page["items"].as_array().unwrap();
+        items.iter().map(|item| item["path"].as_str().unwrap()[path.len()..].to_owned()).collect::<Vec<_>>()
+    };
+    // The names are made by another site than the one that has the bytes.
+    let copy = json!({"kind": "copy", "from": "/climate/run", "to": "/climate/copy", "at": "baltic"});
+    let items = 4500 + 11 + 100 + 300;
+    assert_ended(&run(&there, copy).await, "succeeded", items, 0);
+    assert!(names("/climate/copy").await == names("/climate/run").await);
+    assert_eq!(here.get("/v1/data/climate/copy/7/57/0757").await.text, "content 0757");
+
+    // More is at the target alone than one page has.
+    for folder in ["1", "2", "3", "4", "5"] {
+        here.delete(&format!("/v1/entries/climate/run/{folder}?recursive=true")).await.expect(204);
+    }
+    for n in 0..40 {
+        here.delete(&format!("/v1/entries/climate/run/9/9/{n:02}09")).await.expect(204);
+    }
+    here.delete("/v1/entries/climate/run/empty?recursive=true").await.expect(204);
+    baltic.sees(&there, "/v1/entries/climate/copy/9").await;
+    eventually("baltic hears of it", || async {
+        (there.get("/v1/entries/climate/run/empty").await.status.as_u16() == 404).then_some(())
+    })
+    .await;
+    let sync = json!({"kind": "sync", "from": "/climate/run", "to": "/climate/copy", "delete": true, "at": "baltic"});
+    assert_eq!(run(&there, sync).await["state"], "succeeded");
+    assert!(names("/climate/copy").await == names("/climate/run").await);
+    assert_eq!(here.get("/v1/data/climate/copy/9/59/0759").await.text, "content 0759");
+}
