@@ -1,16 +1,11 @@
 //! The S3 store against a real S3 server, versitygw, started here on loopback.
-//!
-//! The server is taken from `$PERCALE_TEST_TOOLS/bin/versitygw`, by default from `.tools` in the workspace. Without it the test fails, unless
-//! `PERCALE_SKIP_S3=1`.
 #![cfg(feature = "s3")]
 #![allow(clippy::unwrap_used, reason = "a test says what it expects by failing")]
 
-use std::net::{TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use opendal::{HttpTransporter, OperationContext, Operator};
@@ -25,86 +20,22 @@ use percale_store::wrappers::{StackPolicy, standard_stack};
 use percale_store::{
     ErrorKind, Publish, ReadOptions, SharedStore, StageOptions, StageToken, Store, StoreExt, StoreKey,
 };
-use tempfile::TempDir;
+use percale_testkit::s3::{ACCESS_KEY_ID, BUCKET, S3Server, SECRET_ACCESS_KEY};
 
-const BUCKET: &str = "bucket";
-const ACCESS: &str = "percale-test";
-const SECRET: &str = "percale-test-secret";
-
-/// A server with one empty bucket, ended with the test.
+/// A server, and how many stores were opened in its bucket.
 struct Gateway {
-    process: Child,
-    port: u16,
-    data: TempDir,
+    server: S3Server,
     prefixes: AtomicU32,
-}
-
-impl Drop for Gateway {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
-
-fn binary() -> Option<PathBuf> {
-    let default = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.tools");
-    let tools = std::env::var_os("PERCALE_TEST_TOOLS").map_or_else(default, PathBuf::from);
-    let binary = tools.join("bin/versitygw");
-    if binary.is_file() {
-        return Some(binary);
-    }
-    if std::env::var("PERCALE_SKIP_S3").is_ok_and(|value| value == "1") {
-        eprintln!("SKIPPED: PERCALE_SKIP_S3=1, the S3 store is not tested");
-        return None;
-    }
-    panic!(
-        "there is no {}: install it with `GOBIN={} go install github.com/versity/versitygw/cmd/versitygw@latest`, set \
-         PERCALE_TEST_TOOLS to where bin/versitygw is, or skip this test with PERCALE_SKIP_S3=1",
-        binary.display(),
-        tools.join("bin").display()
-    );
 }
 
 impl Gateway {
     fn start() -> Option<Self> {
-        let binary = binary()?;
-        let data = tempfile::tempdir().unwrap();
-        std::fs::create_dir(data.path().join(BUCKET)).unwrap();
-        let deadline = Instant::now() + Duration::from_secs(30);
-        loop {
-            let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-            let mut process = Command::new(&binary)
-                .args([
-                    "--access",
-                    ACCESS,
-                    "--secret",
-                    SECRET,
-                    "--port",
-                    &format!("127.0.0.1:{port}"),
-                    "posix",
-                ])
-                .arg(data.path())
-                .stdout(Stdio::null())
-                .stderr(Stdio::null())
-                .spawn()
-                .unwrap();
-            // If another process took the port meanwhile, the server ends, and the next port is tried.
-            while process.try_wait().unwrap().is_none() {
-                if TcpStream::connect(("127.0.0.1", port)).is_ok() && process.try_wait().unwrap().is_none() {
-                    return Some(Self { process, port, data, prefixes: AtomicU32::new(0) });
-                }
-                assert!(Instant::now() < deadline, "versitygw does not listen");
-                std::thread::yield_now();
-            }
-            assert!(Instant::now() < deadline, "versitygw does not start");
-        }
+        S3Server::start().map(|server| Self { server, prefixes: AtomicU32::new(0) })
     }
 
     fn config(&self) -> S3Config {
         let prefix = format!("p{}", self.prefixes.fetch_add(1, Ordering::Relaxed));
-        S3Config::new(BUCKET)
-            .endpoint(format!("http://127.0.0.1:{}", self.port))
-            .prefix(StoreKey::parse(&prefix).unwrap())
+        S3Config::new(BUCKET).endpoint(self.server.endpoint()).prefix(StoreKey::parse(&prefix).unwrap())
     }
 
     async fn open(&self, config: S3Config) -> S3 {
@@ -116,10 +47,10 @@ impl Gateway {
         let service = opendal::services::S3::default()
             .bucket(BUCKET)
             .region("us-east-1")
-            .endpoint(&format!("http://127.0.0.1:{}", self.port))
+            .endpoint(&self.server.endpoint())
             .root(config.prefix.as_ref().unwrap().as_str())
-            .access_key_id(ACCESS)
-            .secret_access_key(SECRET);
+            .access_key_id(ACCESS_KEY_ID)
+            .secret_access_key(SECRET_ACCESS_KEY);
         let transport = HttpTransporter::new(ReqwestTransport::default());
         Operator::new(service).unwrap().with_context(OperationContext::new().with_http_transport(transport))
     }
@@ -135,7 +66,11 @@ impl Gateway {
 }
 
 fn credential() -> S3Credential {
-    S3Credential { access_key_id: ACCESS.into(), secret_access_key: SECRET.into(), session_token: None }
+    S3Credential {
+        access_key_id: ACCESS_KEY_ID.into(),
+        secret_access_key: SECRET_ACCESS_KEY.into(),
+        session_token: None,
+    }
 }
 
 fn key(text: &str) -> StoreKey {
@@ -202,7 +137,7 @@ async fn a_discarded_upload_leaves_no_parts_behind() {
     let store = gateway.open(gateway.config()).await;
     let parts = || {
         // Where versitygw keeps the parts of uploads.
-        let uploads = gateway.data.path().join(BUCKET).join(".sgwtmp/multipart");
+        let uploads = gateway.server.folder().join(BUCKET).join(".sgwtmp/multipart");
         std::fs::read_dir(uploads).map_or(0, |entries| entries.count())
     };
     let stage = store.stage(StageOptions::new(token("one")).key(key("large"))).await.unwrap();
@@ -214,7 +149,7 @@ async fn a_discarded_upload_leaves_no_parts_behind() {
     let mut bytes = 0;
     for _ in 0..30 {
         tokio::time::sleep(Duration::from_secs(1)).await;
-        let now = bytes_below(gateway.data.path());
+        let now = bytes_below(gateway.server.folder());
         if std::mem::replace(&mut bytes, now) == now && now > 0 {
             break;
         }
@@ -250,13 +185,12 @@ async fn a_server_that_goes_away_is_unavailable_and_nothing_half_written_is_seen
     let stage = store.stage(StageOptions::new(token("b")).key(key("b"))).await.unwrap();
     stage.write_at(0, Bytes::from(vec![1; 1 << 20])).await.unwrap();
     let staged = stage.finish().await.unwrap();
-    gateway.process.kill().unwrap();
-    gateway.process.wait().unwrap();
+    gateway.server.stop();
     let publish = Publish::if_absent(token("b"), key("b"), staged.identity);
     let error = store.publish_one(publish).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     assert_eq!(store.stat(&key("a")).await.unwrap_err().kind(), ErrorKind::Unavailable);
-    let bucket = gateway.data.path().join(BUCKET).join("p0");
+    let bucket = gateway.server.folder().join(BUCKET).join("p0");
     assert!(bucket.join("a").exists() && !bucket.join("b").exists());
 }
 

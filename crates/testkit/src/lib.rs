@@ -8,6 +8,7 @@
 //! | [`link`] | a link that is cut without a word |
 //! | [`postgres`] | a PostgreSQL server on loopback, a database for each test |
 //! | [`process`] | a site: the real binary serving on a port of its own, killed and started at will |
+//! | [`s3`] | an S3 server on loopback, with a bucket |
 //! | [`tmpfs`] | a small file system that fills up |
 //! | [`tools`] | what `scripts/bootstrap` installs for tests |
 //! | [`wait`] | waiting for a condition, with a deadline |
@@ -19,6 +20,7 @@ pub mod faults;
 pub mod link;
 pub mod postgres;
 pub mod process;
+pub mod s3;
 pub mod tmpfs;
 pub mod tools;
 pub mod wait;

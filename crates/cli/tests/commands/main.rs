@@ -3,6 +3,7 @@
 //! | module | proves |
 //! |---|---|
 //! | [`bench`] | the model of transfers that `bench model` measures |
+//! | [`buckets`] | a store in a bucket, behind every command |
 //! | [`faults`] | transfers over connections that break again and again |
 //! | [`import`] | files of a storage, registered in place |
 //! | [`links`] | symbolic links: made, shown, followed, copied |
@@ -16,6 +17,7 @@
 #![allow(clippy::unwrap_used, reason = "a test says what it expects by failing")]
 
 mod bench;
+mod buckets;
 mod faults;
 mod headers;
 mod import;

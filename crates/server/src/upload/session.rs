@@ -58,6 +58,8 @@ pub struct Session {
     pub(super) marked: Notify,
     /// One at a time: a marker must not be older than the one it replaces.
     pub(super) marking: tokio::sync::Mutex<()>,
+    /// Held while a group is written, where the store takes bytes in order.
+    in_order: tokio::sync::Mutex<()>,
 }
 
 pub(super) enum Writing {
@@ -138,6 +140,7 @@ impl Session {
             complete: Notify::new(),
             marked: Notify::new(),
             marking: tokio::sync::Mutex::new(()),
+            in_order: tokio::sync::Mutex::new(()),
         }))
     }
 
@@ -183,7 +186,28 @@ impl Session {
         }
     }
 
+    /// Writes a group, unless it is there. Whoever waits for that may be gone before it is noted, which only a store that takes bytes in
+    /// any order takes once more.
     pub(super) async fn write(self: &Arc<Self>, group: &DataFrame) -> Result<()> {
+        if self.is_positioned() {
+            return self.write_once(group).await;
+        }
+        let (session, group) = (self.clone(), group.clone());
+        let written = tokio::spawn(async move {
+            let _one = session.in_order.lock().await;
+            let stands = session.contiguous().0;
+            if group.offset > stands {
+                // What was sent over several connections, before their sender knew the store.
+                let detail =
+                    format!("these bytes go to a store that takes them in order, and it stands at {stands}");
+                return Err(ApiError::new(ErrorCode::UploadIncomplete, detail).with_path(&session.body.path));
+            }
+            session.write_once(&group).await
+        });
+        written.await.map_err(|error| ApiError::internal("writing did not end").with_source(error))?
+    }
+
+    async fn write_once(self: &Arc<Self>, group: &DataFrame) -> Result<()> {
         let number = group.group();
         match self.arrived().groups.get(number) {
             Some(hash) if hash == group.hash => return Ok(()),

@@ -5,6 +5,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod buckets;
 mod copying;
 mod cuts;
 mod fabric;

@@ -1,0 +1,91 @@
+//! A store in a bucket, behind every command.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use percale_testkit::s3::{ACCESS_KEY_ID, BUCKET, S3Server, SECRET_ACCESS_KEY};
+use percale_testkit::wait;
+use serde_json::json;
+
+use crate::lab::{Lab, finished, tree};
+
+/// A lab whose space `far` is in a bucket.
+fn lab() -> Option<(Lab, S3Server)> {
+    let (lab, server) = (Lab::new(), S3Server::start()?);
+    let secret = json!({"access_key_id": ACCESS_KEY_ID, "secret_access_key": SECRET_ACCESS_KEY});
+    let keys = lab.write("keys.json", secret.to_string().as_bytes());
+    fs::set_permissions(&keys, fs::Permissions::from_mode(0o600)).unwrap();
+    let (bucket, endpoint) = (format!("bucket={BUCKET}"), format!("endpoint={}", server.endpoint()));
+    let add = ["store", "add", "cloud", "--connector", "s3", "--set", &bucket, "--set", &endpoint];
+    lab.run(add.into_iter().chain(["--set", "prefix=percale", "--secret-file", keys.to_str().unwrap()])).ok();
+    lab.line("space create far --store cloud").ok();
+    Some((lab, server))
+}
+
+/// Returns the files of objects in the bucket.
+fn files(server: &S3Server) -> Vec<PathBuf> {
+    let root = server.folder().join(BUCKET).join("percale/.percale/objects");
+    let all = tree(&root).into_iter().filter(|(_, content)| content.is_some());
+    all.map(|(path, _)| root.join(path)).collect()
+}
+
+#[test]
+fn a_tree_is_put_into_a_bucket_and_got_from_it() {
+    let Some((lab, server)) = lab() else { return };
+    for number in 0..300 {
+        lab.write(&format!("data/small/{number:03}"), format!("content {number}").as_bytes());
+    }
+    lab.write("data/empty", b"");
+    let large: Vec<u8> = (0..40_000_017_u32).map(|at| (at % 251) as u8).collect();
+    lab.write("data/large", &large);
+    lab.line("put -r data/ percale:/far/data").ok();
+    assert_eq!(files(&server).len(), 302);
+    let copies = lab.line("stat percale:/far/data/large").ok().out;
+    assert!(copies.contains("cloud"), "{copies}");
+    lab.line("get -r percale:/far/data/ back").ok();
+    assert!(tree(&lab.path("back")) == tree(&lab.path("data")));
+    lab.line("check --deep percale:/far/data").ok();
+    // Its headers are read from there.
+    lab.write("station.json", br#"{"station": "Davos", "height": 1594}"#);
+    lab.line("put station.json percale:/far/station.json").ok();
+    wait::until("the header is found", Duration::from_secs(20), || {
+        let found = lab.run(["search", "station:Davos height>1500"]);
+        found.out.contains("/far/station.json").then_some(())
+    });
+    // In place of what is there, renamed, and copied within the store.
+    lab.write("data/small/007", b"another content");
+    lab.line("put --overwrite data/small/007 percale:/far/data/small/007").ok();
+    assert_eq!(lab.line("cat percale:/far/data/small/007").ok().out, "another content");
+    lab.line("mv percale:/far/data percale:/far/moved").ok();
+    lab.line("cp -r percale:/far/moved percale:/far/copy").ok();
+    lab.line("get percale:/far/copy/large large").ok();
+    assert!(fs::read(lab.path("large")).unwrap() == large);
+
+    // What is damaged there is noticed, and not served.
+    let damaged = |path: &PathBuf| fs::read(path).is_ok_and(|bytes| bytes == b"content 11");
+    for file in files(&server).into_iter().filter(damaged) {
+        fs::write(file, "Content 11").unwrap();
+    }
+    assert_eq!(lab.line("cat percale:/far/copy/small/011").code(7).out, "");
+}
+
+#[test]
+fn a_file_that_a_killed_site_took_for_a_bucket_is_sent_again() {
+    let Some((mut lab, server)) = lab() else { return };
+    let large: Vec<u8> = (0..30_000_000_u32).map(|at| (at % 251) as u8).collect();
+    lab.write("large", &large);
+    let put = lab.start(["put", "--limit", "20MB/s", "large", "percale:/far/large"]);
+    let parts = server.folder().join(BUCKET).join(".sgwtmp/multipart");
+    wait::until("a part has arrived", Duration::from_secs(20), || {
+        fs::read_dir(&parts).ok()?.next().map(drop)
+    });
+    lab.site.kill();
+    lab.site.restart();
+    finished(put.wait_with_output().unwrap()).ok();
+    lab.line("get percale:/far/large back").ok();
+    assert!(fs::read(lab.path("back")).unwrap() == large);
+    lab.line("check --deep percale:/far").ok();
+    assert_eq!(files(&server).len(), 1);
+}
