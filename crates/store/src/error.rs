@@ -155,6 +155,7 @@ struct Inner {
     kind: ErrorKind,
     retry: RetryClass,
     operation: Operation,
+    store: Option<String>,
     subject: Option<String>,
     detail: Option<String>,
     source: Option<Source>,
@@ -167,7 +168,15 @@ impl Error {
             ErrorKind::Unavailable | ErrorKind::TimedOut | ErrorKind::RateLimited => RetryClass::Temporary,
             _ => RetryClass::Permanent,
         };
-        Self(Box::new(Inner { kind, retry, operation, subject: None, detail: None, source: None }))
+        Self(Box::new(Inner {
+            kind,
+            retry,
+            operation,
+            store: None,
+            subject: None,
+            detail: None,
+            source: None,
+        }))
     }
 
     /// Makes the error of an operation that a store does not have.
@@ -179,6 +188,13 @@ impl Error {
     #[must_use]
     pub fn on(mut self, subject: impl fmt::Display) -> Self {
         self.0.subject = Some(subject.to_string());
+        self
+    }
+
+    /// Names the store.
+    #[must_use]
+    pub fn of(mut self, store: &str) -> Self {
+        self.0.store = Some(store.to_owned());
         self
     }
 
@@ -300,6 +316,9 @@ impl fmt::Display for Error {
         if let Some(subject) = &inner.subject {
             write!(f, " '{subject}'")?;
         }
+        if let Some(store) = &inner.store {
+            write!(f, " at store {store}")?;
+        }
         write!(f, ": {}", inner.kind.as_str())?;
         match &inner.detail {
             Some(detail) => write!(f, " ({detail})"),
@@ -341,6 +360,8 @@ mod tests {
         let io = std::io::Error::from_raw_os_error(rustix::io::Errno::NOSPC.raw_os_error());
         let error = Error::from_io(Operation::Write, io).on("a/b");
         assert_eq!(error.to_string(), "cannot write 'a/b': no space left");
+        let error = error.of("disk");
+        assert_eq!(error.to_string(), "cannot write 'a/b' at store disk: no space left");
         assert_eq!((error.kind(), error.code()), (ErrorKind::NoSpace, ErrorCode::NoSpace));
         assert!(!error.is_temporary() && error.source().is_some());
     }
