@@ -13,7 +13,8 @@ use crate::Problem;
 /// that changed are new versions, files that are gone are lost.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Import {
-    /// The directory, as the site's hosts name it: an absolute path in the root of a native store of this site.
+    /// The directory, as the site's hosts name it: an absolute path in the root of a native store of this site, or `s3://BUCKET/PREFIX` in
+    /// the bucket of one.
     #[schema(example = "/data/run7")]
     pub source: String,
     /// The collection that gets what is in it; made if it is missing.

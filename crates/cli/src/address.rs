@@ -90,7 +90,7 @@ impl Address {
     }
 }
 
-/// A path of a site's storage: `SITE:/path`.
+/// A path of a site's storage: `SITE:/path`, or `SITE:s3://bucket/path`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RawPath {
     /// The site's name.
@@ -109,11 +109,15 @@ impl RawPath {
             Some((SCHEME, _)) => {
                 wrong("The files come from a storage, 'SITE:/path', and go to 'percale:/space/path'.")
             }
-            Some((site, path)) if !site.is_empty() && !site.contains('/') && path.starts_with('/') => {
+            Some((site, path))
+                if !site.is_empty()
+                    && !site.contains('/')
+                    && (path.starts_with('/') && !path.starts_with("//") || path.starts_with("s3://")) =>
+            {
                 Ok(Self { site: site.to_owned(), path: path.to_owned() })
             }
             _ => wrong(
-                "Write 'SITE:/path', with the path as the site's hosts name it; `percale site list` names the sites.",
+                "Write 'SITE:/path', with the path as the site's hosts name it, or 'SITE:s3://bucket/path'; `percale site list` names the sites.",
             ),
         }
     }
@@ -234,7 +238,17 @@ mod tests {
     fn paths_of_storages_are_read() {
         let raw = RawPath::parse("alps:/data/a:b").unwrap();
         assert_eq!((raw.site.as_str(), raw.path.as_str()), ("alps", "/data/a:b"));
-        for wrong in ["/data", "alps:data", ":/data", "percale:/climate", "a/b:/data", "alps"] {
+        assert_eq!(RawPath::parse("alps:s3://archive/2018").unwrap().path, "s3://archive/2018");
+        for wrong in [
+            "/data",
+            "alps:data",
+            "alps:s3:/data",
+            "s3://archive/2018",
+            ":/data",
+            "percale:/climate",
+            "a/b:/data",
+            "alps",
+        ] {
             assert_eq!(RawPath::parse(wrong).unwrap_err().code(), ErrorCode::InvalidRequest, "{wrong}");
         }
     }

@@ -80,6 +80,35 @@ impl S3Server {
         self.data.path()
     }
 
+    /// Puts an object into the bucket, as a program does that knows nothing of us.
+    ///
+    /// # Panics
+    /// If it is refused.
+    pub fn put(&self, key: &str, content: &[u8]) {
+        let file = tempfile::NamedTempFile::new().expect("a file for the content");
+        std::fs::write(file.path(), content).expect("a file for the content");
+        self.curl(key, &["--upload-file", &file.path().to_string_lossy()]);
+    }
+
+    /// Removes an object from the bucket.
+    ///
+    /// # Panics
+    /// If it is refused.
+    pub fn delete(&self, key: &str) {
+        self.curl(key, &["--request", "DELETE"]);
+    }
+
+    fn curl(&self, key: &str, arguments: &[&str]) {
+        let ended = Command::new("curl")
+            .args(["--silent", "--show-error", "--fail", "--aws-sigv4", "aws:amz:us-east-1:s3"])
+            .args(["--header", "x-amz-content-sha256: UNSIGNED-PAYLOAD"])
+            .args(["--user", &format!("{ACCESS_KEY_ID}:{SECRET_ACCESS_KEY}")])
+            .args(arguments)
+            .arg(format!("{}/{BUCKET}/{key}", self.endpoint()))
+            .status();
+        assert!(ended.expect("curl starts").success(), "{key}: {arguments:?}");
+    }
+
     /// Ends it.
     pub fn stop(&mut self) {
         let _ = self.process.kill();

@@ -22,8 +22,9 @@ What is in the directory appears in the collection, with or without a slash at t
 no byte is moved, and programs at the site go on using them. Run again, it registers what is new, makes new versions of what
 changed, and marks copies of what is gone as lost; the rest costs next to nothing.
 
-The directory must lie in the root of a native store (`percale store add NAME --posix DIR --native`). Its path is the site's own,
-so it needs a token with the scope admin of that site, and a server of it: see --url.
+The directory must lie in the root of a native store (`percale store add NAME --posix DIR --native`), or what is to be registered in
+its bucket (`--connector s3 --native`). Its path is the site's own, so it needs a token with the scope admin of that site, and a
+server of it: see --url.
 
 The work is a task of the site: Ctrl-C stops the watching, not the task.
 
@@ -31,11 +32,12 @@ Examples:
   percale import alps:/data/run7 percale:/climate/run7
   percale import -n alps:/data/run7 percale:/climate/run7           shows what would be registered, and changes nothing
   percale import alps:/data percale:/climate --include '*.nc' --exclude tmp/
+  percale import alps:s3://archive/2018 percale:/climate/2018       the objects of a bucket whose keys begin with 2018/
   percale import alps:/data/run7 percale:/climate/run7 --hash now   registers only what was read and hashed
   percale import alps:/data/run7 percale:/climate/run7 --extract    found by what stands in the headers when it ends
   percale import alps:/data/live percale:/climate/live --follow     looks again and again, until the task is cancelled")]
 pub struct ImportArgs {
-    /// The directory, as SITE:/path
+    /// The directory, as SITE:/path, or the beginning of keys in a bucket, as SITE:s3://bucket/path
     #[arg(value_parser = raw_path, value_name = "SITE:/DIR")]
     from: RawPath,
     /// The collection that gets what is in it; made if it is missing

@@ -41,6 +41,7 @@ Examples:
   percale store add disk --posix /srv/percale             a directory of the server
   percale store add lustre --posix /lustre/project --native
   percale store add cloud --connector s3 --set bucket=data --set endpoint=https://s3.example.org --secret-file keys.json
+  percale store add archive --connector s3 --native --set bucket=archive --secret-file keys.json
   percale store add scratch --connector memory            for trying out; empty after a restart")]
 pub struct AddArgs {
     /// Its name

@@ -89,3 +89,53 @@ fn a_file_that_a_killed_site_took_for_a_bucket_is_sent_again() {
     lab.line("check --deep percale:/far").ok();
     assert_eq!(files(&server).len(), 1);
 }
+
+#[test]
+fn what_is_in_a_bucket_already_is_registered_where_it_is() {
+    let Some((lab, server)) = lab() else { return };
+    let large: Vec<u8> = (0..6_000_007_u32).map(|at| (at % 251) as u8).collect();
+    for (key, content) in [
+        ("raw/2018/station.json", br#"{"station": "Davos"}"#.as_slice()),
+        ("raw/2018/06/large.bin", &large),
+        ("raw/2018/06/small.txt", b"small"),
+        ("raw/tmp/left-out", b"left out"),
+        ("raw2/other", b"other"),
+    ] {
+        server.put(key, content);
+    }
+    let keys = lab.path("keys.json");
+    let (bucket, endpoint) = (format!("bucket={BUCKET}"), format!("endpoint={}", server.endpoint()));
+    let add =
+        ["store", "add", "archive", "--native", "--connector", "s3", "--set", &bucket, "--set", &endpoint];
+    lab.run(add.into_iter().chain(["--secret-file", keys.to_str().unwrap()])).ok();
+    let site = lab.line("api GET /v1/site").ok().json()["name"].as_str().unwrap().to_owned();
+    let import = |more: &[&str]| {
+        let from = format!("{site}:s3://{BUCKET}/raw");
+        let import = ["--json", "import", &from, "percale:/lab/raw", "--exclude", "tmp/"];
+        lab.run(import.iter().chain(more)).ok().json()["progress"]["counts"].clone()
+    };
+    assert_eq!(import(&["--hash", "now", "--extract"]), json!({"registered": 3}));
+    let listed = lab.line("ls -R percale:/lab/raw").ok().out;
+    assert!(listed.contains("06/small.txt") && !listed.contains("left-out"), "{listed}");
+    assert_eq!(lab.line("cat percale:/lab/raw/2018/06/small.txt").ok().out, "small");
+    lab.line("get percale:/lab/raw/2018/06/large.bin back").ok();
+    assert!(fs::read(lab.path("back")).unwrap() == large);
+    assert!(lab.line("search station:Davos").ok().out.contains("/lab/raw/2018/station.json"));
+    assert_eq!(import(&[]), json!({"unchanged": 3}));
+
+    server.put("raw/2018/06/small.txt", b"other");
+    server.delete("raw/2018/station.json");
+    assert_eq!(import(&["--hash", "never"]), json!({"changed": 1, "lost": 1, "unchanged": 1}));
+    assert_eq!(lab.line("cat percale:/lab/raw/2018/06/small.txt").ok().out, "other");
+    // What changes behind our back is not served as what it was.
+    server.put("raw/2018/06/large.bin", b"shorter");
+    lab.line("cat percale:/lab/raw/2018/06/large.bin").code(8);
+    lab.run(["import", &format!("{site}:s3://{BUCKET}/nothing"), "percale:/lab/nothing"]).code(3);
+    lab.run(["import", &format!("{site}:s3://another/raw"), "percale:/lab/raw"]).code(3);
+
+    // What is put there through a site lies beside it.
+    lab.line("space create near --store archive").ok();
+    lab.line("put -r keys.json back percale:/near/").ok();
+    lab.line("get percale:/near/back again").ok();
+    assert!(fs::read(lab.path("again")).unwrap() == large);
+}

@@ -98,7 +98,7 @@ pub(super) async fn run(attempt: &Attempt, import: &Import) -> Result<()> {
     let source = Source::find(app, &import.source, &import.to).await?;
     let store = app.stores.get(source.store.id).await?.store.clone();
     let began = Instant::now();
-    let watch = import.follow_s.and_then(|_| Watch::new(source.root()));
+    let watch = import.follow_s.and_then(|_| Watch::new(&source.root()?));
     let scan = Scan {
         catalog: &app.catalog,
         store: store.clone(),

@@ -139,6 +139,14 @@ impl Scan<'_> {
             through: after,
             within: HashMap::new(),
         };
+        let is_bare =
+            known.peek().await?.is_none() && there.peek(self.source, &mut at.chunk).await?.is_none();
+        let may_be_missing = self.source.prefix.is_some() && !self.has_collections();
+        if is_bare && may_be_missing && at.through.is_none() && at.chunk.failed.is_empty() {
+            // A directory that is not there is told when it is listed.
+            let detail = format!("nothing begins with {}/", self.source.shown(""));
+            return Err(ApiError::new(ErrorCode::NotFound, detail));
+        }
         loop {
             let known_key = known.peek().await?.map(|known| known.key.as_str());
             let entry = there.peek(self.source, &mut at.chunk).await?;
@@ -214,7 +222,9 @@ impl Scan<'_> {
                 }
             }
             Kind::File => {
-                if self.is_wanted(key.as_str(), false, meta.size.0) {
+                if self.is_wanted(key.as_str(), false, meta.size.0)
+                    && (self.has_collections() || self.is_wanted_above(key.as_str()))
+                {
                     self.file(at, &key, meta, known).await?;
                 }
                 return Ok(());
@@ -297,11 +307,20 @@ impl Scan<'_> {
 
     /// Tells whether a filter leaves a file in, whatever its size, and all directories above it.
     fn is_wanted_at_all(&self, key: &str) -> bool {
+        self.is_wanted_above(key) && self.is_wanted(key, false, u64::MAX / 2)
+    }
+
+    /// Tells whether a filter leaves in all directories above a file.
+    fn is_wanted_above(&self, key: &str) -> bool {
         let Some(filter) = &self.filter else { return true };
         let below = self.source.below(key);
-        let above = below.match_indices('/').map(|(at, _)| below.get(..at).unwrap_or_default());
-        above.into_iter().all(|above| filter(Candidate::new(above, true, 0)))
-            && filter(Candidate::new(below, false, u64::MAX / 2))
+        let mut above = below.match_indices('/').map(|(at, _)| below.get(..at).unwrap_or_default());
+        above.all(|above| filter(Candidate::new(above, true, 0)))
+    }
+
+    /// Tells whether directories are listed, and not only told by the keys of what is in them.
+    fn has_collections(&self) -> bool {
+        self.store.capabilities().collections
     }
 
     /// Tells whether a file's object is where the import puts it, or was renamed below there.

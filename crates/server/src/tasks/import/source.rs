@@ -1,12 +1,15 @@
 //! From a path as the site's hosts name it to a store and what of it is imported.
 
-use std::path::{Component, Path};
+use std::path::{Component, Path, PathBuf};
 
 use percale_catalog::{Store, StoreLayout};
 use percale_core::{ErrorCode, ObjectPath};
 use percale_store::StoreKey;
 
 use crate::{ApiError, AppState, Result};
+
+/// What the places of buckets begin with.
+const BUCKETS: &str = "s3://";
 
 /// Where files are imported from, and where they go to.
 #[derive(Debug, Clone)]
@@ -22,28 +25,41 @@ pub(crate) struct Source {
 }
 
 impl Source {
-    /// Finds the native store of this site that a directory is in.
+    /// Finds the native store of this site that a directory is in, or what begins with a part of a bucket's keys.
     ///
     /// # Errors
-    /// `InvalidRequest` for what is no absolute path; `NotFound` if no native store of this site has it in its root;
-    /// `Unsupported` if a managed one has.
+    /// `InvalidRequest` for what is no absolute path and no `s3://BUCKET/…`, or is in two buckets of one name; `NotFound` if no native store of
+    /// this site has it; `Unsupported` if a managed one has.
     pub async fn find(app: &AppState, source: &str, to: &ObjectPath) -> Result<Self> {
         let path = Path::new(source);
+        let parts = source.strip_prefix(BUCKETS).map_or(path, Path::new);
         let is_plain = |part: Component<'_>| matches!(part, Component::RootDir | Component::Normal(_));
-        if !path.is_absolute() || !path.components().all(is_plain) {
+        let is_bucket = source.starts_with(BUCKETS);
+        if path.is_absolute() == is_bucket || !parts.components().all(is_plain) {
             let shown: String = source.chars().take(200).collect();
             return Err(ApiError::invalid(format!(
-                "cannot import '{shown}': it is not an absolute path without '..'"
+                "cannot import '{shown}': it is neither an absolute path nor s3://BUCKET/…, without '..'"
             )));
         }
-        let rows = app.catalog.stores().await?;
-        let holds = rows.into_iter().filter_map(|row| {
-            let root = row.config.get("root").and_then(|root| root.as_str())?.to_owned();
-            let rest = path.strip_prefix(&root).ok()?.to_str()?.to_owned();
-            (row.site.is_none() && row.connector == "posix").then_some((root.len(), row, rest))
+        let rows = app.catalog.stores().await?.into_iter().filter(|row| row.site.is_none());
+        let holds = rows.filter_map(|row| {
+            let place = place(&row)?;
+            let rest = path.strip_prefix(&place).ok()?.to_str()?.to_owned();
+            Some((Path::new(&place).components().count(), row, rest))
         });
+        let mut holds: Vec<(usize, Store, String)> = holds.collect();
         // Roots may lie in each other; the innermost has the file.
-        let Some((_, store, rest)) = holds.max_by_key(|(depth, ..)| *depth) else {
+        holds.sort_by_key(|(depth, ..)| std::cmp::Reverse(*depth));
+        if let [(first, one, _), (second, other, _), ..] = holds.as_slice()
+            && first == second
+        {
+            let detail = format!(
+                "cannot import '{source}': the stores {} and {} both have a bucket of that name",
+                one.name, other.name
+            );
+            return Err(ApiError::invalid(detail));
+        }
+        let Some((_, store, rest)) = holds.into_iter().next() else {
             let detail = format!("cannot import '{source}': no native store of this site has it in its root");
             return Err(ApiError::new(ErrorCode::NotFound, detail));
         };
@@ -68,9 +84,9 @@ impl Source {
         Ok(Self { store, prefix, shown, to: to.clone() })
     }
 
-    /// Returns the root of the store.
-    pub fn root(&self) -> &Path {
-        Path::new(self.store.config.get("root").and_then(|root| root.as_str()).unwrap_or_default())
+    /// Returns the root of the store, if it is a directory.
+    pub fn root(&self) -> Option<PathBuf> {
+        (!self.shown.starts_with(BUCKETS)).then(|| place(&self.store).map(PathBuf::from)).flatten()
     }
 
     /// Returns the path of a key below the directory.
@@ -111,5 +127,21 @@ impl Source {
     /// Returns the collection that gets everything.
     pub fn to(&self) -> &ObjectPath {
         &self.to
+    }
+}
+
+/// Returns where a store keeps its files, as the site's hosts name it.
+fn place(row: &Store) -> Option<String> {
+    let setting = |name: &str| row.config.get(name).and_then(|value| value.as_str());
+    match row.connector.as_str() {
+        "posix" => setting("root").map(str::to_owned),
+        "s3" => {
+            let bucket = setting("bucket")?;
+            Some(match setting("prefix") {
+                Some(prefix) => format!("{BUCKETS}{bucket}/{prefix}"),
+                None => format!("{BUCKETS}{bucket}"),
+            })
+        }
+        _ => None,
     }
 }
