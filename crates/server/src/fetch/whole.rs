@@ -227,7 +227,7 @@ impl Fetch {
         Ok((finish(&self.flow, stage).await?, HashTree::clone(&tree)))
     }
 
-    /// Reads a piece, which each of its groups is verified of.
+    /// Reads a piece. Each of its groups is verified.
     async fn piece(
         &self,
         source: &Arc<Source>,
