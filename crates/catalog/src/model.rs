@@ -4,6 +4,7 @@ mod arrival;
 mod attribute;
 mod entry;
 mod follow;
+pub(crate) mod glob;
 mod journal;
 mod lease;
 mod pattern;

@@ -1,7 +1,6 @@
 //! Patterns of names.
 
-use globset::{GlobBuilder, GlobMatcher};
-
+use super::glob::Glob;
 use crate::error::{Error, Result};
 
 /// The most bytes of a pattern: those of the longest name, each escaped, and some more.
@@ -10,7 +9,7 @@ const MOST_BYTES: usize = 1024;
 /// A pattern of names: `*`, `?`, `[a-z]`, `{nc,nc4}`, and a backslash before any of them to mean it.
 #[derive(Debug, Clone)]
 pub struct NamePattern {
-    matcher: GlobMatcher,
+    matcher: Glob,
     /// The same for the database, which looks more coarsely.
     parts: Vec<Part>,
 }
@@ -31,9 +30,8 @@ impl NamePattern {
         if pattern.len() > MOST_BYTES {
             return Err(Error::invalid(format!("a pattern of names has at most {MOST_BYTES} bytes")));
         }
-        let glob = GlobBuilder::new(pattern).literal_separator(true).backslash_escape(true).build();
-        let wrong = |error| Error::invalid("the pattern of names cannot be read").with_source(error);
-        let matcher = glob.map_err(wrong)?.compile_matcher();
+        let matcher =
+            Glob::new("names", pattern, |glob| glob.literal_separator(true).backslash_escape(true))?;
         Ok(Self { matcher, parts: parts(pattern) })
     }
 

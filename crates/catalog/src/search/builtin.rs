@@ -1,12 +1,12 @@
 //! What is known of every entry, as SQL.
 
-use globset::GlobBuilder;
 use percale_core::digest::Algorithm;
 use percale_core::query::{Builtin, Comparison, Literal, Test, like_of_glob};
 
 use super::micros;
 use super::sql::{Builder, FALSE, TRUE, escaped, exists, fold_name};
 use crate::error::{Error, Result};
+use crate::model::glob::Glob;
 
 /// What stands behind the last dot of a name: what is left when no character but those is taken from the end.
 pub(super) const EXT: &str = "CASE WHEN e.name LIKE '%.%' THEN \
@@ -220,11 +220,8 @@ fn word(builtin: Builtin, test: &Test) -> Result<String> {
 /// Tells whether a name is one that a test holds for.
 fn is_named(builtin: Builtin, test: &Test, name: &str) -> Result<bool> {
     if let Test::Matches(pattern) = test {
-        let glob = GlobBuilder::new(pattern).case_insensitive(true).build();
-        let wrong = |error| {
-            Error::invalid(format!("the pattern of '{}' cannot be read", builtin.as_str())).with_source(error)
-        };
-        return Ok(glob.map_err(wrong)?.compile_matcher().is_match(name));
+        let glob = Glob::new(&format!("'{}'", builtin.as_str()), pattern, |glob| glob.case_insensitive(true));
+        return Ok(glob?.is_match(name));
     }
     Ok(word(builtin, test)? == name.to_lowercase())
 }

@@ -2,7 +2,6 @@
 
 use std::borrow::Cow;
 
-use globset::{GlobBuilder, GlobMatcher};
 use percale_core::ObjectPath;
 use percale_core::path::SpaceName;
 use percale_core::query::{Builtin, Comparison, Condition, Field, Literal, Test, TextPattern, like_of_glob};
@@ -11,6 +10,7 @@ use super::micros;
 use super::texts::Texts;
 use crate::engine::{Sql, Value, to_json};
 use crate::error::{Error, Result};
+use crate::model::glob::Glob;
 use crate::rows::attribute::{fold, kind, order_of};
 use crate::rows::entry::FOUND;
 
@@ -31,7 +31,7 @@ struct PathFilter {
 enum Paths {
     Within(ObjectPath),
     Equal(String),
-    Matching(GlobMatcher),
+    Matching(Glob),
     Having(TextPattern),
 }
 
@@ -42,7 +42,7 @@ impl Paths {
             Self::Within(top) => root.is_within(top),
             Self::Equal(_) | Self::Having(_) => false,
             Self::Matching(pattern) => {
-                let top = pattern.glob().glob().strip_suffix("/**");
+                let top = pattern.text().strip_suffix("/**");
                 top.is_some_and(|top| top.is_empty() || top == root.as_str())
             }
         }
@@ -55,7 +55,7 @@ impl Paths {
             Self::Equal(text) => text,
             Self::Having(_) => "",
             Self::Matching(pattern) => {
-                let pattern = pattern.glob().glob();
+                let pattern = pattern.text();
                 let end = pattern.find(['*', '?', '[', '{', '\\']).unwrap_or(pattern.len());
                 pattern.get(..end).unwrap_or_default()
             }
@@ -189,8 +189,12 @@ fn paths(test: &Test) -> Result<Paths> {
         Test::Compare(Comparison::Equal, value) => Ok(Paths::Equal(value.text.clone())),
         Test::Regex(pattern) => Ok(Paths::Having(pattern.clone())),
         Test::Matches(pattern) => {
-            let glob = GlobBuilder::new(pattern).literal_separator(true).backslash_escape(true).build();
-            Ok(Paths::Matching(glob.map_err(|error| wrong().with_source(error))?.compile_matcher()))
+            if !pattern.starts_with(['/', '*', '?', '[', '{', '\\']) {
+                return Err(wrong());
+            }
+            let glob =
+                Glob::new("paths", pattern, |glob| glob.literal_separator(true).backslash_escape(true))?;
+            Ok(Paths::Matching(glob))
         }
         _ => Err(wrong()),
     }
