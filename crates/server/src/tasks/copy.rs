@@ -225,7 +225,14 @@ impl<'a> Copier<'a> {
     /// elsewhere is replaced.
     async fn link(&self, entry: &Entry, target: &ObjectPath) -> Result<()> {
         let Some(leads_to) = &entry.target else { return Ok(()) };
-        let made = self.home.make_link(target, leads_to).await;
+        let mut made = self.home.make_link(target, leads_to).await;
+        if made.as_ref().is_err_and(|error| error.code() == ErrorCode::NotFound)
+            && let Some(parent) = target.parent()
+        {
+            // The collection that it is in is on its way, or was not listed yet.
+            self.home.make_collection(&parent).await?;
+            made = self.home.make_link(target, leads_to).await;
+        }
         let is_taken = made.as_ref().is_err_and(|error| error.code() == ErrorCode::AlreadyExists);
         if !is_taken || matches!(self.existing, Existing::Refused) {
             return made;
@@ -258,13 +265,15 @@ impl<'a> Copier<'a> {
         for (version, error) in doubtful.into_inner().unwrap_or_else(PoisonError::into_inner) {
             let there = match originals.get(&version.version) {
                 Some((target, content)) if may_be_ours => {
-                    self.home.has_now(target, content).await.map(|there| (target, there, content))
+                    // It may have been hashed after it was listed.
+                    let root = version.root.or(content.root);
+                    self.home.has_now(target, root).await.map(|there| (target, there, content.size, root))
                 }
                 _ => None,
             };
             match there {
-                Some((target, there, content)) => {
-                    attempt.progress.found_there(target, there, content.size.0, content.root);
+                Some((target, there, size, root)) => {
+                    attempt.progress.found_there(target, there, size.0, root);
                 }
                 None => attempt.failed(&version.path, "failed", &error),
             }

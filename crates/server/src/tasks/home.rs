@@ -6,6 +6,7 @@ use percale_api::tasks::Looks;
 use percale_catalog::Content;
 use percale_client::Client;
 use percale_core::ids::VersionId;
+use percale_core::tree::RootHash;
 use percale_core::{ErrorCode, LinkTarget, ObjectPath};
 use percale_federation::Member;
 
@@ -100,8 +101,8 @@ impl<'a> Home<'a> {
         }
     }
 
-    /// Returns the version of an object there if it is now the same as another: a lost answer of ours may have made it.
-    pub async fn has_now(&self, path: &ObjectPath, like: &Content) -> Option<VersionId> {
+    /// Returns the version of an object there if it has this content now: a lost answer of ours may have made it.
+    pub async fn has_now(&self, path: &ObjectPath, root: Option<RootHash>) -> Option<VersionId> {
         let there = match &self.elsewhere {
             None => {
                 let entry = self.attempt.app.catalog.stat(&self.attempt.task.caller, path).await;
@@ -112,7 +113,7 @@ impl<'a> Home<'a> {
                 entry.ok().and_then(|entry| entry.content).map(|content| (content.version, content.root))
             }
         };
-        there.filter(|(_, root)| root.is_some() && *root == like.root).map(|(version, _)| version)
+        there.filter(|(_, there)| there.is_some() && *there == root).map(|(version, _)| version)
     }
 }
 

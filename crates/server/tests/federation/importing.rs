@@ -163,6 +163,10 @@ async fn a_tree_of_many_pages_is_copied_and_kept_alike() {
     here.mkdir("/climate/run/empty").await.expect(201);
     for n in 0..300 {
         here.mkdir(&format!("/climate/run/empty/{n}")).await.expect(201);
+        if n % 10 == 0 {
+            let link = format!("/v1/links/climate/run/empty/{n}/0-link");
+            here.put(&link, json!({"target": "../../0"})).await.expect(201);
+        }
     }
     baltic.sees(&there, "/v1/entries/climate/run/empty/299").await;
     let names = async |path: &str| {
@@ -172,7 +176,7 @@ async fn a_tree_of_many_pages_is_copied_and_kept_alike() {
     };
     // The names are made by another site than the one that has the bytes.
     let copy = json!({"kind": "copy", "from": "/climate/run", "to": "/climate/copy", "at": "baltic"});
-    let items = 2500 + 11 + 100 + 300;
+    let items = 2500 + 11 + 100 + 300 + 30;
     assert_ended(&run(&there, copy).await, "succeeded", items, 0);
     assert!(names("/climate/copy").await == names("/climate/run").await);
     assert_eq!(here.get("/v1/data/climate/copy/7/57/0757").await.text, "content 0757");
