@@ -44,6 +44,8 @@ use crate::{ApiError, AppState, Result};
 /// Large objects in hand at once. Their streams are shared, so this is not what the line or the memory bounds: each has to be asked for its
 /// tree, flushed, and told to its home, which takes some round trips, during which others come.
 const LARGE: usize = 32;
+/// The same for a store that takes bytes in order: of each it has some parts in memory, and one that waits too long is begun anew.
+const LARGE_IN_ORDER: usize = 4;
 /// What a source is asked for; completes "cannot …".
 const OPERATION: &str = "fetch copies from another site";
 
@@ -211,7 +213,8 @@ impl Fetch {
     }
 
     async fn large(&self, wanted: Wanted, done: OnEnd<'_>) {
-        let _place = self.larges.take(LARGE).await;
+        let is_positioned = wanted.store.store.capabilities().write.positioned;
+        let _place = self.larges.take(if is_positioned { LARGE } else { LARGE_IN_ORDER }).await;
         // It asks another site for the tree.
         let source = match self.source(&wanted.version).await {
             Ok(source) => Arc::new(source),

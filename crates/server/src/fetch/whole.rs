@@ -131,8 +131,8 @@ impl Fetch {
         }
     }
 
-    /// Reads a version from its first byte to its last, from one copy after the other; or has the storage copy it. Once more, if
-    /// it was to be read back and was wrong.
+    /// Writes a version from its first byte to its last, as the store takes it; or has the storage copy it. Once more, if it was to be read
+    /// back and was wrong.
     async fn stage_in_order(
         &self,
         wanted: &Wanted,
@@ -177,8 +177,7 @@ impl Fetch {
 /// A piece of a version, verified.
 struct Piece {
     bytes: Vec<Bytes>,
-    site: SiteId,
-    /// Its right to a stream, and so to the memory that it takes until it is written.
+    /// Its right to a stream, and so to the memory that it takes until the store has taken it.
     _slot: Option<OwnedSemaphorePermit>,
 }
 
@@ -198,13 +197,14 @@ impl Fetch {
         let contact = self.app.fabric.contact(site);
         let streams = self.flow.choose(Streams::for_path(contact.rtt, contact.window));
         let pieces = (0..source.version.size.0.div_ceil(PIECE))
-            .map(|piece| self.piece(source, site, ByteRange::at(piece * PIECE, PIECE), streams));
+            .map(|piece| self.piece(source, (site, givers), ByteRange::at(piece * PIECE, PIECE), streams));
         let mut pieces = stream::iter(pieces).buffered(streams.max(1)).boxed();
-        let (arrived, mut queue) = mpsc::channel(1);
+        // Nobody who reads waits for the store: a stream that is not read is cut. The rights of those that wait bound how much that is.
+        let (arrived, mut queue) = mpsc::unbounded_channel();
         let read = async move {
             while let Some(piece) = pieces.try_next().await? {
                 // Who writes says itself why it does not any more.
-                if arrived.send(piece).await.is_err() {
+                if arrived.send(piece).is_err() {
                     break;
                 }
             }
@@ -212,14 +212,13 @@ impl Fetch {
         };
         let written = async {
             let mut at = 0;
-            while let Some(Piece { bytes, site, _slot }) = queue.recv().await {
+            while let Some(Piece { bytes, _slot }) = queue.recv().await {
                 for bytes in bytes {
                     let len = bytes.len() as u64;
                     self.flow.meter().waiting(Wait::Disk, stage.write_at(at, bytes)).await?;
                     in_hand.add(len);
                     at += len;
                 }
-                givers.note(site);
             }
             Ok::<_, ApiError>(())
         };
@@ -231,7 +230,7 @@ impl Fetch {
     async fn piece(
         &self,
         source: &Arc<Source>,
-        site: SiteId,
+        (site, givers): (SiteId, &Givers),
         range: ByteRange,
         streams: usize,
     ) -> Result<Piece> {
@@ -243,9 +242,10 @@ impl Fetch {
         let mut pieces = Vec::new();
         while let Some(bytes) = meter.waiting(Wait::Bytes, read.next()).await? {
             self.flow.admit(bytes.len() as u64).await;
+            givers.note(read.site().unwrap_or(self.app.site.id));
             pieces.push(bytes);
         }
-        Ok(Piece { bytes: pieces, site: read.site().unwrap_or(self.app.site.id), _slot: slot })
+        Ok(Piece { bytes: pieces, _slot: slot })
     }
 }
 
