@@ -50,6 +50,9 @@ const MAX_OBJECT: ByteCount = ByteCount::gib(5 * 1024);
 /// Longest key, in bytes (the same page).
 const MAX_KEY_BYTES: usize = 1024;
 
+/// Why a key is refused, wherever it is named.
+const WHITE_SPACE: &str = "begins or ends with white space";
+
 /// The name of the user metadata that holds a file's identity.
 const IDENTITY: &str = "percale-identity";
 
@@ -131,11 +134,20 @@ impl S3 {
                     .with_max_delay(LONGEST_WAIT)
                     .with_jitter(),
             );
-        let honours = probe(&operator)
-            .await
-            .map_err(|error| from_opendal(Operation::Open, error).on(&config.bucket))?;
+        let honours = probe(&operator).await.map_err(|error| opening(error).on(&config.bucket))?;
         let capabilities = capabilities(&config, honours);
         Ok(Self { inner: Arc::new(Inner { capabilities, config, operator, area: StageArea::default() }) })
+    }
+}
+
+/// Says, to whoever adds a store, also why it does not answer: the end of the chain of causes.
+fn opening(error: opendal::Error) -> Error {
+    let chain = std::iter::successors(std::error::Error::source(&error), |error| error.source());
+    let cause = chain.last().map(ToString::to_string);
+    let error = from_opendal(Operation::Open, error);
+    match cause.filter(|_| error.kind() == ErrorKind::Unavailable) {
+        Some(cause) => error.detail(cause),
+        None => error,
     }
 }
 
@@ -189,7 +201,7 @@ impl Inner {
             return wrong("longer than the 1024 bytes of an S3 key");
         }
         if key.as_str().trim() != key.as_str() {
-            return wrong("begins or ends with white space");
+            return wrong(WHITE_SPACE);
         }
         Ok(key.as_str())
     }

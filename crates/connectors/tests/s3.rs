@@ -175,6 +175,7 @@ async fn wrong_credentials_buckets_and_servers_are_told_apart() {
     let closed = S3Config::new(BUCKET).endpoint("http://127.0.0.1:1");
     let error = S3::open(closed, Some(credential())).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    assert!(error.to_string().contains("refused"), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

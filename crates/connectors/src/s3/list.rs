@@ -10,7 +10,7 @@ use percale_store::{
 };
 
 use super::error::from_opendal;
-use super::meta;
+use super::{WHITE_SPACE, meta};
 
 /// Objects that one request of S3 lists at most.
 const REQUEST: usize = 1000;
@@ -22,6 +22,8 @@ const REQUEST: usize = 1000;
 pub(super) struct Lister {
     options: ListOptions,
     source: Source,
+    /// The last key of a stream.
+    last: Option<StoreKey>,
 }
 
 enum Source {
@@ -40,14 +42,14 @@ impl Lister {
         let failed = |error: opendal::Error| failed(&options, error);
         let mut stream = request.await.map_err(failed)?;
         if options.recursive {
-            return Ok(Self { options, source: Source::Stream(stream) });
+            return Ok(Self { options, source: Source::Stream(stream), last: None });
         }
         let (mut entries, mut skipped) = (Vec::new(), Vec::new());
         while let Some(entry) = stream.try_next().await.map_err(failed)? {
             entries.extend(usable(&options, entry, &mut skipped));
         }
         entries.sort_by(|a: &Entry, b| a.key.cmp(&b.key));
-        Ok(Self { options, source: Source::Sorted(entries.into(), skipped) })
+        Ok(Self { options, source: Source::Sorted(entries.into(), skipped), last: None })
     }
 }
 
@@ -67,11 +69,16 @@ fn usable(options: &ListOptions, entry: opendal::Entry, skipped: &mut Vec<Skippe
     if path.ends_with('/') && (options.recursive || meta.kind != Kind::Collection) {
         return None;
     }
-    let key = match StoreKey::parse(path.trim_end_matches('/')) {
-        Ok(key) => key,
+    let key = match StoreKey::parse(path.trim_end_matches('/')).map_err(|error| error.to_string()) {
+        // What no other operation takes is no use to whoever lists.
+        Ok(key) if key.as_str().trim() == key.as_str() => key,
+        Ok(_) => {
+            let reason = WHITE_SPACE.to_owned();
+            skipped.push(Skipped { path, kind: ErrorKind::InvalidKey, reason });
+            return None;
+        }
         Err(_) if path.is_empty() || path == "/" => return None,
-        Err(error) => {
-            let reason = error.to_string();
+        Err(reason) => {
             skipped.push(Skipped { path, kind: ErrorKind::InvalidKey, reason });
             return None;
         }
@@ -97,7 +104,16 @@ impl ListStream for Lister {
                 while page.entries.len() < full && page.skipped.len() < full {
                     let next = stream.try_next().await.map_err(|error| failed(&self.options, error))?;
                     let Some(entry) = next else { break };
-                    page.entries.extend(usable(&self.options, entry, &mut page.skipped));
+                    let Some(entry) = usable(&self.options, entry, &mut page.skipped) else { continue };
+                    // A key with a slash before it comes as if it had none.
+                    if self.last.as_ref().is_some_and(|last| entry.key <= *last) {
+                        let reason = "is listed in another place than its name".to_owned();
+                        let path = entry.key.to_string();
+                        page.skipped.push(Skipped { path, kind: ErrorKind::InvalidKey, reason });
+                        continue;
+                    }
+                    self.last = Some(entry.key.clone());
+                    page.entries.push(entry);
                 }
             }
         }

@@ -106,6 +106,7 @@ pub(super) async fn run(attempt: &Attempt, import: &Import) -> Result<()> {
         space: space.id,
         filter: filter(import)?,
         is_read: import.hash == Hashing::Now,
+        is_followed: import.follow_s.is_some(),
         watch: Mutex::new(watch),
     };
     let registrar = Registrar::new(attempt, &source, &space);

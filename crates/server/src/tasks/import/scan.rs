@@ -34,6 +34,8 @@ pub(super) struct Scan<'a> {
     pub filter: Option<Filter>,
     /// Whether files are hashed before they are registered.
     pub is_read: bool,
+    /// Whether there will be other passes.
+    pub is_followed: bool,
     /// Hears of changes from here on.
     pub watch: Mutex<Option<Watch>>,
 }
@@ -142,8 +144,13 @@ impl Scan<'_> {
         let is_bare =
             known.peek().await?.is_none() && there.peek(self.source, &mut at.chunk).await?.is_none();
         let may_be_missing = self.source.prefix.is_some() && !self.has_collections();
-        if is_bare && may_be_missing && at.through.is_none() && at.chunk.failed.is_empty() {
-            // A directory that is not there is told when it is listed.
+        if is_bare
+            && may_be_missing
+            && !self.is_followed
+            && at.through.is_none()
+            && at.chunk.failed.is_empty()
+        {
+            // A directory that is not there is told when it is listed. What is followed may come yet.
             let detail = format!("nothing begins with {}/", self.source.shown(""));
             return Err(ApiError::new(ErrorCode::NotFound, detail));
         }
@@ -183,13 +190,17 @@ impl Scan<'_> {
         Ok(())
     }
 
-    /// Returns the directories above a key that are left out: a pass that goes on behind it does not come to them again.
+    /// Returns what is left out from the beginning: what is another store's, and the directories above a key, since a pass that goes on behind
+    /// it does not come to them again.
     fn left_out_above(&self, after: Option<&str>) -> Vec<String> {
-        let Some(after) = after else { return Vec::new() };
+        let mut left_out = self.source.others.clone();
+        let Some(after) = after else { return left_out };
         let first = after.len() - self.source.below(after).len();
         let above = after.match_indices('/').filter(|(at, _)| *at > first);
         let above = above.filter_map(|(at, _)| after.get(..at));
-        above.filter(|above| !self.is_wanted(above, true, 0)).map(|above| format!("{above}/")).collect()
+        let above = above.filter(|above| !self.is_wanted(above, true, 0));
+        left_out.extend(above.map(|above| format!("{above}/")));
+        left_out
     }
 
     fn watch(&self, key: Option<&str>) {

@@ -22,6 +22,8 @@ pub(crate) struct Source {
     shown: String,
     /// The collection that gets what is in it.
     to: ObjectPath,
+    /// The keys of what belongs to other stores of the site, which lie in this one, with a slash at their end.
+    pub others: Vec<String>,
 }
 
 impl Source {
@@ -41,20 +43,21 @@ impl Source {
                 "cannot import '{shown}': it is neither an absolute path nor s3://BUCKET/…, without '..'"
             )));
         }
-        let rows = app.catalog.stores().await?.into_iter().filter(|row| row.site.is_none());
-        let holds = rows.filter_map(|row| {
-            let place = place(&row)?;
+        let rows: Vec<Store> =
+            app.catalog.stores().await?.into_iter().filter(|row| row.site.is_none()).collect();
+        let holds = rows.iter().filter_map(|row| {
+            let place = place(row)?;
             let rest = path.strip_prefix(&place).ok()?.to_str()?.to_owned();
             Some((Path::new(&place).components().count(), row, rest))
         });
-        let mut holds: Vec<(usize, Store, String)> = holds.collect();
+        let mut holds: Vec<(usize, &Store, String)> = holds.collect();
         // Roots may lie in each other; the innermost has the file.
         holds.sort_by_key(|(depth, ..)| std::cmp::Reverse(*depth));
-        if let [(first, one, _), (second, other, _), ..] = holds.as_slice()
-            && first == second
+        if let Some((_, one, _)) = holds.first()
+            && let Some((_, other, _)) = holds.iter().find(|(_, other, _)| endpoint(other) != endpoint(one))
         {
             let detail = format!(
-                "cannot import '{source}': the stores {} and {} both have a bucket of that name",
+                "cannot import '{source}': the stores {} and {} have buckets of that name at different storages",
                 one.name, other.name
             );
             return Err(ApiError::invalid(detail));
@@ -81,7 +84,8 @@ impl Source {
             return Err(ApiError::new(ErrorCode::Unsupported, detail));
         }
         let shown = source.trim_end_matches('/').to_owned();
-        Ok(Self { store, prefix, shown, to: to.clone() })
+        let others = others(store, &rows);
+        Ok(Self { store: store.clone(), prefix, shown, to: to.clone(), others })
     }
 
     /// Returns the root of the store, if it is a directory.
@@ -130,6 +134,11 @@ impl Source {
     }
 }
 
+/// Returns which storage a bucket is at.
+fn endpoint(row: &Store) -> Option<&str> {
+    row.config.get("endpoint").and_then(|endpoint| endpoint.as_str())
+}
+
 /// Returns where a store keeps its files, as the site's hosts name it.
 fn place(row: &Store) -> Option<String> {
     let setting = |name: &str| row.config.get(name).and_then(|value| value.as_str());
@@ -144,4 +153,15 @@ fn place(row: &Store) -> Option<String> {
         }
         _ => None,
     }
+}
+
+/// Returns the keys below which a store has what is another's, with a slash at their end.
+fn others(store: &Store, all: &[Store]) -> Vec<String> {
+    let Some(root) = place(store) else { return Vec::new() };
+    let within = all.iter().filter(|other| other.id != store.id && endpoint(other) == endpoint(store));
+    let keys = within.filter_map(|other| {
+        let place = place(other)?;
+        Some(Path::new(&place).strip_prefix(&root).ok()?.to_str()?.to_owned())
+    });
+    keys.filter(|key| !key.is_empty()).map(|key| format!("{key}/")).collect()
 }
