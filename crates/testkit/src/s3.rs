@@ -48,14 +48,7 @@ impl S3Server {
         loop {
             let free = TcpListener::bind("127.0.0.1:0").and_then(|tcp| tcp.local_addr());
             let port = free.expect("a free port").port();
-            let mut process = Command::new(&program)
-                .args(["--access", ACCESS_KEY_ID, "--secret", SECRET_ACCESS_KEY])
-                .args(["--port", &format!("127.0.0.1:{port}"), "posix"])
-                .arg(data.path())
-                .stdout(Stdio::null())
-                .stderr(Stdio::null())
-                .spawn()
-                .expect("versitygw starts");
+            let mut process = spawn(&program, port, data.path());
             // If another process took the port meanwhile, the server ends, and the next port is tried.
             while process.try_wait().expect("its state").is_none() {
                 if TcpStream::connect(("127.0.0.1", port)).is_ok()
@@ -78,6 +71,20 @@ impl S3Server {
     /// Returns the directory in which it keeps the bucket.
     pub fn folder(&self) -> &Path {
         self.data.path()
+    }
+
+    /// Starts it again at the same port, with what it had.
+    ///
+    /// # Panics
+    /// If it does not listen.
+    pub fn resume(&mut self) {
+        let program = program().expect("it was there before");
+        self.process = spawn(&program, self.port, self.data.path());
+        let deadline = Instant::now() + PATIENCE;
+        while TcpStream::connect(("127.0.0.1", self.port)).is_err() {
+            assert!(Instant::now() < deadline, "versitygw does not listen");
+            std::thread::yield_now();
+        }
     }
 
     /// Puts an object into the bucket, as a program does that knows nothing of us.
@@ -114,6 +121,17 @@ impl S3Server {
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
+}
+
+fn spawn(program: &Path, port: u16, data: &Path) -> Child {
+    Command::new(program)
+        .args(["--access", ACCESS_KEY_ID, "--secret", SECRET_ACCESS_KEY])
+        .args(["--port", &format!("127.0.0.1:{port}"), "posix"])
+        .arg(data)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("versitygw starts")
 }
 
 fn program() -> Option<PathBuf> {

@@ -24,6 +24,16 @@ fn lab() -> Option<(Lab, S3Server)> {
     Some((lab, server))
 }
 
+/// Adds the whole bucket as a native store, and returns the name of the site.
+fn add_archive(lab: &Lab, server: &S3Server) -> String {
+    let keys = lab.path("keys.json");
+    let (bucket, endpoint) = (format!("bucket={BUCKET}"), format!("endpoint={}", server.endpoint()));
+    let add =
+        ["store", "add", "archive", "--native", "--connector", "s3", "--set", &bucket, "--set", &endpoint];
+    lab.run(add.into_iter().chain(["--secret-file", keys.to_str().unwrap()])).ok();
+    lab.line("api GET /v1/site").ok().json()["name"].as_str().unwrap().to_owned()
+}
+
 /// Returns the files of objects in the bucket.
 fn files(server: &S3Server) -> Vec<PathBuf> {
     let root = server.folder().join(BUCKET).join("percale/.percale/objects");
@@ -72,6 +82,26 @@ fn a_tree_is_put_into_a_bucket_and_got_from_it() {
 }
 
 #[test]
+fn an_upload_goes_on_after_its_bucket_was_away() {
+    let Some((lab, mut server)) = lab() else { return };
+    let large: Vec<u8> = (0..40_000_000_u32).map(|at| (at % 251) as u8).collect();
+    lab.write("large", &large);
+    let put = lab.start(["put", "--limit", "10MB/s", "large", "percale:/far/large"]);
+    let parts = server.folder().join(BUCKET).join(".sgwtmp/multipart");
+    wait::until("a part has arrived", Duration::from_secs(20), || {
+        fs::read_dir(&parts).ok()?.next().map(drop)
+    });
+    server.stop();
+    // Longer than the store repeats a request by itself.
+    std::thread::sleep(Duration::from_secs(6));
+    server.resume();
+    let put = finished(put.wait_with_output().unwrap()).ok();
+    assert!(put.err.contains("store cloud"), "it was not noticed: {}", put.err);
+    lab.line("get percale:/far/large back").ok();
+    assert!(fs::read(lab.path("back")).unwrap() == large);
+}
+
+#[test]
 fn a_file_that_a_killed_site_took_for_a_bucket_is_sent_again() {
     let Some((mut lab, server)) = lab() else { return };
     let large: Vec<u8> = (0..30_000_000_u32).map(|at| (at % 251) as u8).collect();
@@ -103,12 +133,7 @@ fn what_is_in_a_bucket_already_is_registered_where_it_is() {
     ] {
         server.put(key, content);
     }
-    let keys = lab.path("keys.json");
-    let (bucket, endpoint) = (format!("bucket={BUCKET}"), format!("endpoint={}", server.endpoint()));
-    let add =
-        ["store", "add", "archive", "--native", "--connector", "s3", "--set", &bucket, "--set", &endpoint];
-    lab.run(add.into_iter().chain(["--secret-file", keys.to_str().unwrap()])).ok();
-    let site = lab.line("api GET /v1/site").ok().json()["name"].as_str().unwrap().to_owned();
+    let site = add_archive(&lab, &server);
     let import = |more: &[&str]| {
         let from = format!("{site}:s3://{BUCKET}/raw");
         let import = ["--json", "import", &from, "percale:/lab/raw", "--exclude", "tmp/"];
@@ -138,4 +163,25 @@ fn what_is_in_a_bucket_already_is_registered_where_it_is() {
     lab.line("put -r keys.json back percale:/near/").ok();
     lab.line("get percale:/near/back again").ok();
     assert!(fs::read(lab.path("again")).unwrap() == large);
+}
+
+#[test]
+fn what_another_store_has_in_the_bucket_is_not_registered() {
+    let Some((lab, server)) = lab() else { return };
+    lab.write("one", b"one");
+    lab.line("put one percale:/far/one").ok();
+    // Beside it, also of names that sort on either side of what is left out.
+    for key in ["a", "percale-1", "percale0/x", "z"] {
+        server.put(key, key.as_bytes());
+    }
+    let site = add_archive(&lab, &server);
+    let from = format!("{site}:s3://{BUCKET}");
+    for counts in [json!({"registered": 4}), json!({"unchanged": 4})] {
+        let done = lab.run(["--json", "import", &from, "percale:/lab/all"]).ok().json();
+        assert_eq!(done["progress"]["counts"], counts, "{done}");
+    }
+    lab.line("rm -ry percale:/lab/all").ok();
+    assert_eq!(lab.line("cat percale:/far/one").ok().out, "one");
+    // What is in the other store belongs to that, which is managed.
+    lab.run(["import", &format!("{site}:s3://{BUCKET}/percale/x"), "percale:/lab/x"]).code(2);
 }

@@ -197,7 +197,7 @@ impl Session {
             let _one = session.in_order.lock().await;
             let stands = session.contiguous().0;
             if group.offset > stands {
-                // What was sent over several connections, before their sender knew the store.
+                // Another connection is behind: that of a sender who did not know the store yet, or who has asked again.
                 let detail =
                     format!("these bytes go to a store that takes them in order, and it stands at {stands}");
                 return Err(ApiError::new(ErrorCode::UploadIncomplete, detail).with_path(&session.body.path));
@@ -218,14 +218,43 @@ impl Session {
             }
             None => {}
         }
-        {
+        let written = {
             let writing = self.writing.read().await;
             let stage = writing.as_ref().and_then(Writing::stage).ok_or_else(|| self.over())?;
-            stage.write_at(group.offset, group.bytes.clone()).await?;
+            stage.write_at(group.offset, group.bytes.clone()).await
+        };
+        if let Err(error) = written {
+            if !self.is_positioned() {
+                self.begin_anew().await;
+            }
+            return Err(error.into());
         }
         self.note(number, group.hash);
         self.keep_up().await;
         Ok(())
+    }
+
+    /// Begins from the first byte again: a store that takes bytes in order takes none behind one that it failed at.
+    async fn begin_anew(&self) {
+        let mut writing = self.writing.write().await;
+        if !matches!(*writing, Some(Writing::Stage(_))) {
+            return;
+        }
+        // If this fails the upload is over, and whoever sends it opens another.
+        *writing = None;
+        let stage = async {
+            self.store.store.discard(&self.body.token).await?;
+            let mut options = StageOptions::new(self.body.token.clone()).size(self.body.size);
+            options.key = key_for_stage(&self.store, &self.body.token)?;
+            Ok::<_, ApiError>(self.store.store.stage(options).await?)
+        };
+        match stage.await {
+            Ok(stage) => {
+                *writing = Some(Writing::Stage(stage));
+                self.arrived().groups = ReceivedGroups::new(self.body.size);
+            }
+            Err(error) => tracing::info!(upload = %self.id, %error, "an upload cannot begin anew"),
+        }
     }
 
     fn mark_every(&self) -> u64 {
