@@ -153,6 +153,7 @@ fn images_in_degrees_say_where_they_lie() {
         (&[degrees, own, [2057, 5]], false),
         (&[degrees, own, own_ellipsoid], false),
         (&[degrees, own, [2056, 40_000]], false),
+        (&[degrees, [2048, 49_900], [2057, 3]], false),
     ] {
         let found = place_on(keys, &halves, &quarter, &corner, &[]);
         assert_eq!(found, if is_earth { wanted } else { "" }, "{keys:?}");
@@ -305,6 +306,12 @@ fn tables() {
     let found = read("x.csv", b"country,1990,1991\nNorway,5,5.5\n");
     has(&found, &["column=country, 1990, 1991 (text)"]);
     assert_eq!(kinds(&found), "country=string 1990=int64 1991=float64");
+    // A separator at the end of each row is no value; the rest of a first line that is too long is no row.
+    assert_eq!(kinds(&read("x.csv", b"n,x\n1,2.5,\n3,4,\n")), "n=int64 x=float64");
+    let wide = (0..60_000).map(|n| format!("g{n}")).collect::<Vec<_>>().join(",");
+    let wide = read("x.csv", format!("{wide}\n{}\n", "1,".repeat(60_000)).as_bytes());
+    has(&wide, &["format=csv (text)"]);
+    assert_eq!(kinds(&wide), "");
     // The names of rows stand before them, and have none themselves.
     assert_eq!(kinds(&read("x.csv", b"n,x\n\"r1\",1,a\n\"r2\",2,b\n")), "");
     assert_eq!(kinds(&read("x.csv", b"n,x\n1,a\n\"r2\",2,b\n")), "n=int64 x=string");

@@ -40,7 +40,10 @@ pub(super) fn read(file: &File, separator: u8) -> Result<Header, Unreadable> {
     // One without any text is a row itself, and names nothing.
     if names.iter().any(|name| kind_of(name) == Some(TEXT)) {
         header.add("column", names.iter().cloned().map(AttributeValue::Text));
-        let kinds = kinds(file, separator, table.position().byte(), names.len())?;
+        let begin = table.position().byte();
+        // The rest of a first line that is not read to its end is no row.
+        let is_cut = begin == FIRST && FIRST < file.size();
+        let kinds = if is_cut { Vec::new() } else { kinds(file, separator, begin, names.len())? };
         for (name, kind) in names.iter().zip(kinds) {
             if let Some(kind) = kind.filter(|_| !name.is_empty()) {
                 header.text(&format!("var.{name}"), kind);
@@ -54,8 +57,8 @@ fn table<R: Read>(bytes: R, separator: u8) -> Reader<R> {
     ReaderBuilder::new().delimiter(separator).has_headers(false).flexible(true).from_reader(bytes)
 }
 
-/// Returns the types of columns by the rows from some place on, up to the end of the block of the file that this is in. Rows with more
-/// values than there are columns tell nothing: the names of rows may stand before them, as R writes them.
+/// Returns the types of columns by the rows from some place on, up to the end of the block of the file that this is in. Rows with
+/// values behind the last column tell nothing: the names of rows may stand before them, as R writes them.
 fn kinds(
     file: &File,
     separator: u8,
@@ -71,7 +74,7 @@ fn kinds(
         if begin + rows.position().byte() == end && end < file.size() {
             break;
         }
-        if row.len() > columns {
+        if row.iter().skip(columns).any(|value| !value.is_empty()) {
             continue;
         }
         for (kind, value) in kinds.iter_mut().zip(&row) {

@@ -27,9 +27,9 @@ const UNITS: u64 = 2054;
 const DEGREES: u64 = 9102;
 const PROJECTED: u64 = 3072;
 const ELLIPSOID: u64 = 2056;
-/// The longer and the shorter half of an ellipsoid, in metres, which stand among the numbers of another tag.
-const HALVES: [u64; 2] = [2057, 2058];
-const IN_DOUBLES: u64 = 34736;
+/// The semi-major and the semi-minor axis of an ellipsoid, in metres, which stand among the numbers of another tag.
+const SEMI_AXES: [u64; 2] = [2057, 2058];
+const GEO_DOUBLE_PARAMS: u64 = 34736;
 /// How long either may be for one of the Earth: the next in size are Venus, 6.05e6 m, and Uranus, 25.6e6 m.
 const OF_EARTH: RangeInclusive<f64> = 6.3e6..=6.4e6;
 /// The number for a coordinate system of one's own.
@@ -64,7 +64,7 @@ pub(super) fn read(file: &File) -> Result<Header, Unreadable> {
         header.add(&name, values.into_iter().take(MAX_ATTRIBUTE_VALUES));
     }
     for code in [GEODETIC, PROJECTED].into_iter().filter_map(|key| keys.get(key)) {
-        if code != USER_DEFINED {
+        if is_of_epsg(code) {
             header.number("epsg", code);
         }
     }
@@ -105,21 +105,26 @@ impl Keys {
         self.get(MODEL) == Some(GEOGRAPHIC) && is(UNITS, DEGREES) && is(MERIDIAN, GREENWICH) && !is_elsewhere
     }
 
-    /// Tells whether they are on the Earth, as far as a system of one's own says what it is of. The numbers are those of `IN_DOUBLES`.
+    /// Tells whether they are on the Earth, as far as a system of one's own says what it is of. The numbers are those of `GEO_DOUBLE_PARAMS`.
     fn are_of_earth(&self, numbers: &[f64]) -> bool {
-        if self.get(GEODETIC).is_some_and(|code| ![0, USER_DEFINED].contains(&code)) {
+        if self.get(GEODETIC).is_some_and(is_of_epsg) {
             return true;
         }
-        let mut halves = HALVES.into_iter().filter_map(|half| self.find(half, IN_DOUBLES)).peekable();
-        if halves.peek().is_none() {
+        let mut axes = SEMI_AXES.into_iter().filter_map(|axis| self.find(axis, GEO_DOUBLE_PARAMS)).peekable();
+        if axes.peek().is_none() {
             // EPSG has ellipsoids of the Earth alone; what is above is of one's own.
-            return self.get(ELLIPSOID).is_none_or(|code| code < USER_DEFINED);
+            return self.get(ELLIPSOID).is_none_or(|code| code == 0 || is_of_epsg(code));
         }
-        halves.all(|at| {
-            let half = usize::try_from(at).ok().and_then(|at| numbers.get(at));
-            half.is_some_and(|half| OF_EARTH.contains(half))
+        axes.all(|at| {
+            let axis = usize::try_from(at).ok().and_then(|at| numbers.get(at));
+            axis.is_some_and(|axis| OF_EARTH.contains(axis))
         })
     }
+}
+
+/// Tells whether a code is one of EPSG: 0 is none, and from 32767 on they are of one's own (OGC GeoTIFF 1.1, section 7.4).
+fn is_of_epsg(code: u64) -> bool {
+    (1..USER_DEFINED).contains(&code)
 }
 
 fn floats(header: &Header, name: &str) -> Vec<f64> {
