@@ -229,7 +229,9 @@ fn is_worth_repeating(code: ErrorCode) -> bool {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "cannot {}: {}", self.0.operation, self.0.detail)
+        let attempted = format!("cannot {}: ", self.0.operation);
+        // A site says it as well where others than this client may ask.
+        write!(f, "{attempted}{}", self.0.detail.strip_prefix(&*attempted).unwrap_or(&self.0.detail))
     }
 }
 

@@ -22,12 +22,12 @@ pub enum Ability {
     No(Reason),
 }
 
-/// What a host or a store lacks.
+/// Why something is not done as it could be.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reason {
-    /// What it is, and why it is needed.
+    /// What is lacking or refused.
     pub why: String,
-    /// What to do to have it.
+    /// What to do about it.
     pub remedy: &'static str,
 }
 

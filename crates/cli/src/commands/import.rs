@@ -37,7 +37,7 @@ Examples:
   percale import alps:/data/run7 percale:/climate/run7 --extract    found by what stands in the headers when it ends
   percale import alps:/data/live percale:/climate/live --follow     looks again and again, until the task is cancelled")]
 pub struct ImportArgs {
-    /// The directory, as SITE:/path, or the beginning of keys in a bucket, as SITE:s3://bucket/path
+    /// The directory, as SITE:/path, or a prefix of keys in a bucket, as SITE:s3://bucket/path
     #[arg(value_parser = raw_path, value_name = "SITE:/DIR")]
     from: RawPath,
     /// The collection that gets what is in it; made if it is missing

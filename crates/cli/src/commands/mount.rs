@@ -23,8 +23,8 @@ until it is stopped (Ctrl-C, SIGTERM) or the directory is unmounted; what was wr
 that have files open finish with them first, unless it is stopped a second time.
 
 Copies on a store that this host sees are read and written by the kernel itself where it takes their files, which needs
-CAP_SYS_ADMIN, else through this process; `percale doctor` says which. Other bytes come over the network, verified, and are
-kept in a cache.
+CAP_SYS_ADMIN, else through this process; `percale doctor` tells an administrator which. Other bytes come over the
+network, verified, and are kept in a cache.
 
 Examples:
   percale mount /data
@@ -113,7 +113,7 @@ pub async fn run(args: MountArgs, context: &Context) -> Result {
             (stores, true) => {
                 format!(
                     "{stores} of the site's stores on this host, read and written by the kernel where it takes their files \
-                     (`percale doctor` says which)"
+                     (`percale doctor` tells an administrator which)"
                 )
             }
             (stores, false) => {

@@ -239,7 +239,7 @@ fn a_mount_does_not_say_that_the_kernel_takes_every_file() {
         said,
         format!(
             "mounted at {}: 1 of the site's stores on this host, read and written by the kernel where it takes their files \
-             (`percale doctor` says which)\n",
+             (`percale doctor` tells an administrator which)\n",
             at.canonicalize().unwrap().display()
         )
     );
