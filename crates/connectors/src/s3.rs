@@ -228,11 +228,7 @@ impl Inner {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
             Err(error) => return Err(error),
         };
-        if item.if_identity.is_some() && there.identity != item.if_identity {
-            return Err(Error::new(ErrorKind::Changed, Operation::Delete)
-                .on(&item.key)
-                .detail("it is another file"));
-        }
+        item.check(&there)?;
         let failed = |error| from_opendal(Operation::Delete, error).on(&item.key);
         self.operator.delete(path).await.map_err(failed)?;
         Ok(true)

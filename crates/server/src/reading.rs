@@ -17,7 +17,7 @@ use percale_core::state::ReplicaState;
 use percale_core::tree::{GROUP_SIZE, HashTree, RootHash, TreeHasher, group_count};
 use percale_core::{ByteCount, ByteRange, ErrorCode};
 use percale_federation::{Acting, Fabric, Member};
-use percale_store::{ErrorKind, Generation, Operation, ReadOptions, StoreExt};
+use percale_store::{ErrorKind, Operation, ReadOptions, StoreExt};
 use quick_cache::Weighter;
 use quick_cache::sync::Cache;
 
@@ -357,7 +357,7 @@ impl Reader {
         match &copy.place {
             Place::Store(store) => {
                 let options = ReadOptions::range(covering)
-                    .if_generation(expected_generation(store, &copy.replica))
+                    .if_generation(store.expected_generation(copy.replica.generation.as_deref()))
                     .piece_size(ByteCount(GROUP_SIZE));
                 match store.store.read(&key(&copy.replica.key)?, options).await {
                     Ok(stream) if stream.range() == covering => Ok(Groups::Store(stream)),
@@ -519,12 +519,6 @@ impl Reader {
     }
 }
 
-/// The generation that a native file must have. Files of a managed store are told by their hashes alone: a restored
-/// backup or a changed owner is no damage.
-fn expected_generation(store: &OpenStore, replica: &Replica) -> Option<Generation> {
-    if store.is_managed() { None } else { replica.generation.as_deref().map(Generation::new) }
-}
-
 /// Hashes a whole file.
 async fn hash(store: &OpenStore, replica: &Replica) -> percale_store::Result<HashTree> {
     let at = percale_store::StoreKey::parse(&replica.key).map_err(|error| {
@@ -532,7 +526,10 @@ async fn hash(store: &OpenStore, replica: &Replica) -> percale_store::Result<Has
     })?;
     let mut stream = store
         .store
-        .read(&at, ReadOptions::default().if_generation(expected_generation(store, replica)))
+        .read(
+            &at,
+            ReadOptions::default().if_generation(store.expected_generation(replica.generation.as_deref())),
+        )
         .await?;
     let mut hasher = TreeHasher::new();
     while let Some(piece) = stream.next().await? {

@@ -161,7 +161,8 @@ impl Recovery {
         for some in garbage.chunks(AT_ONCE) {
             let mut files = Vec::with_capacity(2 * some.len());
             for one in some {
-                files.push(Delete::key(key(&one.key)?));
+                let generation = open.expected_generation(one.generation.as_deref());
+                files.push(Delete::key(key(&one.key)?).if_generation(generation));
                 files.push(Delete::key(tree_key(one.space, one.version)?));
             }
             if let Some(lease) = &self.lease {
@@ -170,9 +171,18 @@ impl Recovery {
             }
             outcomes.extend(open.store.delete(files).await?);
         }
-        let gone = |outcomes: &[percale_store::Result<bool>]| outcomes.iter().all(Result::is_ok);
-        let (done, failed): (Vec<_>, Vec<_>) =
-            garbage.into_iter().zip(outcomes.chunks(2)).partition(|(_, outcomes)| gone(outcomes));
+        // What is another file by now is whose who wrote it; the key is free for an import to register it.
+        let is_left = |outcome: &percale_store::Result<bool>| {
+            outcome.as_ref().is_err_and(|error| error.kind() == percale_store::ErrorKind::Changed)
+        };
+        let is_settled = |outcome: &percale_store::Result<bool>| outcome.is_ok() || is_left(outcome);
+        let (done, failed): (Vec<_>, Vec<_>) = garbage
+            .into_iter()
+            .zip(outcomes.chunks(2))
+            .partition(|(_, outcomes)| outcomes.iter().all(is_settled));
+        for (one, _) in done.iter().filter(|(_, outcomes)| is_left(&outcomes[0])) {
+            tracing::warn!(store = %open.row.name, key = one.key, "a native file stays: it was changed since its object was known");
+        }
         if let Some((one, _)) = failed.first() {
             tracing::warn!(store = %open.row.name, files = failed.len(), first = one.key, "cannot delete garbage yet");
         }

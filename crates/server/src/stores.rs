@@ -8,8 +8,8 @@ use percale_catalog::{Catalog, NewStore, OpenVersion, StoreLayout, StoreState};
 use percale_core::ids::{Fence, SiteId, StoreId};
 use percale_core::path::SpaceName;
 use percale_core::{ByteCount, ErrorCode};
-use percale_store::SharedStore;
 use percale_store::wrappers::{StackPolicy, standard_stack};
+use percale_store::{Generation, SharedStore};
 use percale_trust::Sealer;
 
 use crate::connect::Existing;
@@ -33,6 +33,12 @@ impl OpenStore {
     /// Tells whether the bytes under a key stay as they are until the key is given up.
     pub fn is_managed(&self) -> bool {
         self.row.layout == StoreLayout::Managed
+    }
+
+    /// The generation that a native file must have. Files of a managed store are told by their hashes alone: a restored
+    /// backup or a changed owner is no damage.
+    pub fn expected_generation(&self, known: Option<&str>) -> Option<Generation> {
+        known.filter(|_| !self.is_managed()).map(Generation::new)
     }
 
     /// Fails if the storage tells that it has no room for so many bytes and [`KEPT_FREE`] besides.

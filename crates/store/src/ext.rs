@@ -87,7 +87,7 @@ impl<S: Store + ?Sized> StoreExt for S {
     }
 
     async fn delete_one(&self, key: &StoreKey, if_identity: Option<FileIdentity>) -> Result<bool> {
-        only(self.delete(vec![Delete { key: key.clone(), if_identity }]).await?, Operation::Delete)
+        only(self.delete(vec![Delete::key(key.clone()).if_identity(if_identity)]).await?, Operation::Delete)
     }
 
     async fn list_all(&self, options: ListOptions, limit: usize) -> Result<ListPage> {

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use percale_core::{ByteCount, ByteRange, FileMode, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use crate::{Error, ErrorKind, Operation, StageToken, StoreKey};
+use crate::{Error, ErrorKind, Operation, Result, StageToken, StoreKey};
 
 /// Bytes in one piece of a read, unless asked otherwise: one group of the hash tree.
 pub const DEFAULT_PIECE_SIZE: ByteCount = ByteCount::mib(1);
@@ -346,12 +346,41 @@ pub struct Delete {
     pub key: StoreKey,
     /// Only if it is this file.
     pub if_identity: Option<FileIdentity>,
+    /// Only if the file has this generation.
+    pub if_generation: Option<Generation>,
 }
 
 impl Delete {
     /// Deletes whatever has the key.
     pub fn key(key: StoreKey) -> Self {
-        Self { key, if_identity: None }
+        Self { key, if_identity: None, if_generation: None }
+    }
+
+    /// Only if it is this file, where one is given.
+    #[must_use]
+    pub fn if_identity(self, if_identity: Option<FileIdentity>) -> Self {
+        Self { if_identity, ..self }
+    }
+
+    /// Only if the file has this generation, where one is given.
+    #[must_use]
+    pub fn if_generation(self, if_generation: Option<Generation>) -> Self {
+        Self { if_generation, ..self }
+    }
+
+    /// Refuses to delete what is not meant.
+    ///
+    /// # Errors
+    /// [`crate::ErrorKind::Changed`] if it is another file or has another generation.
+    pub fn check(&self, there: &Meta) -> Result<()> {
+        let changed = |detail| Error::new(ErrorKind::Changed, Operation::Delete).on(&self.key).detail(detail);
+        if self.if_identity.is_some() && there.identity != self.if_identity {
+            return Err(changed("it is another file"));
+        }
+        if self.if_generation.is_some() && there.generation != self.if_generation {
+            return Err(changed("the file was changed"));
+        }
+        Ok(())
     }
 }
 

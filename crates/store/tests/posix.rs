@@ -318,6 +318,31 @@ async fn a_deletion_does_not_disturb_readers_of_a_managed_store() {
 }
 
 #[tokio::test]
+async fn a_link_is_deleted_by_what_it_leads_to() {
+    let (dir, store) = open(Layout::Native).await;
+    std::fs::write(root(&dir).join("data"), "one").unwrap();
+    for link in ["a", "b", "c"] {
+        symlink("data", root(&dir).join(link)).unwrap();
+    }
+    let known = store.stat(&key("a")).await.unwrap().generation;
+    assert!(known.is_some());
+    let delete = async |link: &str| {
+        let item = percale_store::Delete::key(key(link)).if_generation(known.clone());
+        store.delete(vec![item]).await.unwrap().remove(0)
+    };
+    assert!(delete("a").await.unwrap());
+    std::fs::write(root(&dir).join("data"), "two").unwrap();
+    assert_eq!(kind(delete("b").await), ErrorKind::Changed);
+    std::fs::remove_file(root(&dir).join("data")).unwrap();
+    assert!(delete("c").await.unwrap(), "nothing is left that could be lost");
+    let left: Vec<_> = std::fs::read_dir(root(&dir)).unwrap().map(|at| at.unwrap().file_name()).collect();
+    assert!(
+        left.contains(&"b".into()) && !left.contains(&"a".into()) && !left.contains(&"c".into()),
+        "{left:?}"
+    );
+}
+
+#[tokio::test]
 async fn a_native_file_replaced_while_it_is_read_is_noticed() {
     let (dir, store) = open(Layout::Native).await;
     std::fs::write(root(&dir).join("file"), vec![1; 8 << 20]).unwrap();

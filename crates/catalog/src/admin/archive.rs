@@ -210,7 +210,14 @@ pub(super) static TABLES: &[Table] = &[
     Table {
         name: "garbage",
         key: 2,
-        columns: &[("st", Int), ("key", Text), ("sp", Int), ("version", Int), ("since", Int)],
+        columns: &[
+            ("st", Int),
+            ("key", Text),
+            ("sp", Int),
+            ("version", Int),
+            ("since", Int),
+            ("generation", Text),
+        ],
     },
     Table {
         name: "task",

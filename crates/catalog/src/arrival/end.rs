@@ -54,6 +54,7 @@ impl Change for Finish {
                         key: row.arrival.key.clone(),
                         sp: row.sp,
                         version: row.arrival.version.unwrap_or(VersionId(0)),
+                        generation: row.arrival.generation.clone(),
                         since: batch.now(),
                     });
                 }

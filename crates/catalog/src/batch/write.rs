@@ -11,7 +11,7 @@ use serde::Serialize;
 use super::{Batch, Dirty, Mark, Slot, Written};
 use crate::engine::{Tx, to_json};
 use crate::error::Result;
-use crate::model::{Content, IntentId};
+use crate::model::{Content, IntentId, Replica};
 use crate::rows::Lock;
 use crate::rows::entry::EntryRow;
 use crate::rows::journal::NewRecord;
@@ -127,10 +127,12 @@ impl<T: Tx> Batch<'_, T> {
             return self.leave(&row);
         }
         self.unname(&row);
-        let ReplicaRow { sp, st, replica, .. } = row;
-        let (key, version, since) = (replica.key, replica.version, self.now());
+        let (ReplicaRow { sp, st, replica, .. }, since) = (row, self.now());
+        let Replica { version, key, state, generation, .. } = replica;
+        // The generation of what is being written in place is not known.
+        let generation = generation.filter(|_| state != ReplicaState::Writing);
         self.taken.insert((st, key.clone()), true);
-        self.pending.garbage.push(GarbageRow { st, key, sp, version, since });
+        self.pending.garbage.push(GarbageRow { st, key, sp, version, generation, since });
     }
 
     /// Takes a copy away, and leaves its bytes to others.

@@ -81,6 +81,9 @@ pub struct Garbage {
     pub space: SpaceId,
     /// The version that they were.
     pub version: VersionId,
+    /// What told their content from the next when they lost their name: on a native store, a file of another generation is
+    /// not what they were. Nothing if a mount was writing the file.
+    pub generation: Option<String>,
     /// Since when.
     pub since: Timestamp,
 }

@@ -124,10 +124,10 @@ static DELETE: Sql = Sql::each(
 );
 /// The version may have come, gone and become garbage before the arrival ended.
 static TO_GARBAGE: Sql = Sql::each(
-    "INSERT INTO garbage (st, key, sp, version, since) VALUES ($1, $2, $3, $4, $5) \
+    "INSERT INTO garbage (st, key, sp, version, generation, since) VALUES ($1, $2, $3, $4, $5, $6) \
      ON CONFLICT (st, key) DO NOTHING",
-    "INSERT INTO garbage (st, key, sp, version, since) \
-     SELECT * FROM UNNEST($1::bigint[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[]) \
+    "INSERT INTO garbage (st, key, sp, version, generation, since) \
+     SELECT * FROM UNNEST($1::bigint[], $2::text[], $3::bigint[], $4::bigint[], $5::text[], $6::bigint[]) \
      ON CONFLICT (st, key) DO NOTHING",
 );
 
@@ -249,8 +249,7 @@ pub(crate) async fn delete<T: Tx>(tx: &T, ids: Vec<ArrivalId>) -> Result<u64> {
 
 /// Makes garbage of bytes that are not garbage yet.
 pub(crate) async fn to_garbage<T: Tx>(tx: &T, rows: &[GarbageRow]) -> Result<()> {
-    let params = rows.iter().map(|row| row![row.st, row.key.as_str(), row.sp, row.version, row.since]);
-    tx.execute_many(&TO_GARBAGE, params.collect()).await.map(drop)
+    tx.execute_many(&TO_GARBAGE, rows.iter().map(GarbageRow::params).collect()).await.map(drop)
 }
 
 #[cfg(test)]

@@ -222,21 +222,23 @@ static TAKE_REPORTED: Sql = Sql::both(
 );
 /// A native file that a mount writes stays where it lies.
 static UNNAMED: Sql = Sql::each(
-    "INSERT INTO garbage (st, key, sp, version, since) SELECT -o.st, o.key, -o.sp, o.version, $1 FROM replica o \
-     WHERE o.sp = -$2 AND o.state <> 'writing' \
+    "INSERT INTO garbage (st, key, sp, version, generation, since) \
+     SELECT -o.st, o.key, -o.sp, o.version, o.generation, $1 FROM replica o WHERE o.sp = -$2 AND o.state <> 'writing' \
      AND NOT EXISTS (SELECT 1 FROM replica r WHERE r.st = -o.st AND r.key = o.key) \
      AND NOT EXISTS (SELECT 1 FROM arrival a WHERE a.st = -o.st AND a.key = o.key) \
      ON CONFLICT (st, key) DO NOTHING",
-    "INSERT INTO garbage (st, key, sp, version, since) SELECT -o.st, o.key, -o.sp, o.version, $1::bigint \
-     FROM replica o WHERE o.sp = -$2::bigint AND o.state <> 'writing' \
+    "INSERT INTO garbage (st, key, sp, version, generation, since) \
+     SELECT -o.st, o.key, -o.sp, o.version, o.generation, $1::bigint FROM replica o WHERE o.sp = -$2::bigint AND o.state <> 'writing' \
      AND NOT EXISTS (SELECT 1 FROM replica r WHERE r.st = -o.st AND r.key = o.key) \
      AND NOT EXISTS (SELECT 1 FROM arrival a WHERE a.st = -o.st AND a.key = o.key) ON CONFLICT (st, key) DO NOTHING",
 );
 static DISCARD: Sql = Sql::each(
-    "INSERT INTO garbage (st, key, sp, version, since) SELECT -o.st, o.key, -o.sp, o.version, $1 FROM replica o \
+    "INSERT INTO garbage (st, key, sp, version, generation, since) SELECT -o.st, o.key, -o.sp, o.version, \
+     CASE WHEN o.state = 'writing' THEN NULL ELSE o.generation END, $1 FROM replica o \
      WHERE o.sp = -$2 ON CONFLICT (st, key) DO NOTHING",
-    "INSERT INTO garbage (st, key, sp, version, since) SELECT -o.st, o.key, -o.sp, o.version, $1::bigint \
-     FROM replica o WHERE o.sp = -$2::bigint ON CONFLICT (st, key) DO NOTHING",
+    "INSERT INTO garbage (st, key, sp, version, generation, since) SELECT -o.st, o.key, -o.sp, o.version, \
+     CASE WHEN o.state = 'writing' THEN NULL ELSE o.generation END, $1::bigint FROM replica o \
+     WHERE o.sp = -$2::bigint ON CONFLICT (st, key) DO NOTHING",
 );
 static DROP_ASIDE: Sql =
     Sql::each("DELETE FROM replica WHERE sp = -$1", "DELETE FROM replica WHERE sp = -$1::bigint");

@@ -5,7 +5,7 @@ use percale_core::state::ReplicaState;
 use percale_core::tree::RootHash;
 use percale_core::{ByteCount, Timestamp};
 
-use crate::engine::{Row, Sql, Tx, row};
+use crate::engine::{Row, Sql, Tx, Value, row};
 use crate::error::Result;
 use crate::model::{Garbage, KnownFile, Replica, StoredReplica};
 
@@ -365,17 +365,26 @@ pub(crate) struct GarbageRow {
     pub key: String,
     pub sp: i64,
     pub version: VersionId,
+    pub generation: Option<String>,
     pub since: Timestamp,
 }
 
+impl GarbageRow {
+    /// Its columns, in the order of this struct.
+    pub fn params(&self) -> Vec<Value> {
+        let Self { st, key, sp, version, generation, since } = self;
+        row![*st, key.as_str(), *sp, *version, generation.as_deref(), *since]
+    }
+}
+
 static GARBAGE: Sql = Sql::both(
-    "SELECT g.key, p.id, g.version, g.since FROM garbage g JOIN store s ON s.st = g.st \
+    "SELECT g.key, p.id, g.version, g.generation, g.since FROM garbage g JOIN store s ON s.st = g.st \
      JOIN space p ON p.sp = g.sp WHERE s.id = $1 ORDER BY g.st, g.since, g.key LIMIT $2",
 );
 static INSERT_GARBAGE: Sql = Sql::each(
-    "INSERT INTO garbage (st, key, sp, version, since) VALUES ($1, $2, $3, $4, $5)",
-    "INSERT INTO garbage (st, key, sp, version, since) \
-     SELECT * FROM UNNEST($1::bigint[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[])",
+    "INSERT INTO garbage (st, key, sp, version, generation, since) VALUES ($1, $2, $3, $4, $5, $6)",
+    "INSERT INTO garbage (st, key, sp, version, generation, since) \
+     SELECT * FROM UNNEST($1::bigint[], $2::text[], $3::bigint[], $4::bigint[], $5::text[], $6::bigint[])",
 );
 static COLLECTED: Sql = Sql::each(
     "DELETE FROM garbage WHERE st = $1 AND key = $2 RETURNING sp, version",
@@ -395,15 +404,15 @@ pub(crate) async fn garbage<T: Tx>(tx: &T, store: StoreId, limit: usize) -> Resu
         let key = row.text()?;
         let space = SpaceId(row.uuid()?);
         let version = VersionId(row.number()?);
-        found.push(Garbage { store, key, space, version, since: row.time()? });
+        let generation = row.opt_text()?;
+        found.push(Garbage { store, key, space, version, generation, since: row.time()? });
     }
     Ok(found)
 }
 
 /// Writes new garbage.
 pub(crate) async fn insert_garbage<T: Tx>(tx: &T, rows: &[GarbageRow]) -> Result<()> {
-    let params = rows.iter().map(|row| row![row.st, row.key.as_str(), row.sp, row.version, row.since]);
-    tx.execute_many(&INSERT_GARBAGE, params.collect()).await.map(drop)
+    tx.execute_many(&INSERT_GARBAGE, rows.iter().map(GarbageRow::params).collect()).await.map(drop)
 }
 
 /// Deletes garbage, by store and key, and returns the versions it was.

@@ -67,6 +67,8 @@ async fn own_copy(pair: &Pair, at: &str) -> Option<Replica> {
 async fn garbage(pair: &Pair) -> Vec<(String, VersionId)> {
     let found = pair.own.catalog.garbage(pair.own.store, 100).await.unwrap();
     pair.own.assert_sound().await;
+    let is_told = |garbage: &Garbage| matches!(garbage.generation.as_deref(), Some("g" | "home"));
+    assert!(found.iter().all(is_told), "{found:?}");
     let mut found: Vec<_> = found.into_iter().map(|garbage| (garbage.key, garbage.version)).collect();
     found.sort();
     found

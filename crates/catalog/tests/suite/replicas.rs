@@ -155,6 +155,25 @@ async fn a_file_that_is_written_in_place_stays_when_it_is_replaced(site: Site) {
     site.assert_sound().await;
 }
 
+async fn garbage_tells_which_content_it_was(site: Site) {
+    let native = site.catalog.add_store(new_store("native", StoreLayout::Native)).await.unwrap().id;
+    for (at, state) in [("/lab/x", ReplicaState::Good), ("/lab/y", ReplicaState::Writing)] {
+        let intent =
+            site.prepare(Prepare { store: native, ..site.wanted(at, Condition::Any) }).await.unwrap();
+        let version = site.commit(&intent, 1).await.unwrap().version;
+        let generation = Some(format!("of {at}"));
+        let report = ReplicaReport { store: native, generation, ..report(&site, version, state) };
+        site.catalog.report_replicas(&site.admin, vec![report]).await.remove(0).unwrap();
+        site.remove(at, false).await.unwrap();
+    }
+    let garbage = site.catalog.garbage(native, 10).await.unwrap().into_iter();
+    let mut told: Vec<_> = garbage.map(|one| (one.key, one.generation)).collect();
+    told.sort();
+    let expected = [("lab/x".into(), Some("of /lab/x".into())), ("lab/y".into(), None)];
+    assert_eq!(told, expected, "what a mount is writing is of no known generation");
+    site.assert_sound().await;
+}
+
 async fn removing_an_object_discards_the_copies_of_all_its_versions(site: Site) {
     let native = site.catalog.add_store(new_store("native", StoreLayout::Native)).await.unwrap().id;
     let mut wanted = site.wanted("/lab/x", Condition::New);
@@ -211,6 +230,7 @@ on_both!(
     the_copies_on_a_store_are_listed_by_key,
     a_native_file_that_changed_is_a_new_version,
     a_file_that_is_written_in_place_stays_when_it_is_replaced,
+    garbage_tells_which_content_it_was,
     removing_an_object_discards_the_copies_of_all_its_versions,
     collecting_twice_is_collecting_once,
 );

@@ -261,12 +261,14 @@ async fn texts_are_found_by_what_is_in_them(site: Site) {
 const BACK_TO_7: [&str; 2] = [
     "DROP TRIGGER attribute_word_added; DROP TRIGGER attribute_word_removed; DROP TABLE word_piece; DROP TABLE word; \
      DROP TRIGGER entry_bytes_added; DROP TRIGGER entry_bytes_removed; DROP TRIGGER entry_bytes_changed; DROP TABLE used; \
-     ALTER TABLE space DROP COLUMN quota; ALTER TABLE entry DROP COLUMN target; DELETE FROM refinery_schema_history WHERE version >= 8",
+     ALTER TABLE space DROP COLUMN quota; ALTER TABLE entry DROP COLUMN target; ALTER TABLE garbage DROP COLUMN generation; \
+     DELETE FROM refinery_schema_history WHERE version >= 8",
     "DROP TRIGGER attribute_word_added ON attribute; DROP FUNCTION attribute_words; DROP FUNCTION words_like; DROP FUNCTION words_with; \
      DROP FUNCTION words_are_common; DROP TABLE word; \
      DROP TRIGGER entry_bytes_added ON entry; DROP TRIGGER entry_bytes_removed ON entry; DROP TRIGGER entry_bytes_changed ON entry; \
      DROP FUNCTION entry_bytes; DROP TABLE used; \
-     ALTER TABLE space DROP COLUMN quota; ALTER TABLE entry DROP COLUMN target; DELETE FROM refinery_schema_history WHERE version >= 8",
+     ALTER TABLE space DROP COLUMN quota; ALTER TABLE entry DROP COLUMN target; ALTER TABLE garbage DROP COLUMN generation; \
+     DELETE FROM refinery_schema_history WHERE version >= 8",
 ];
 
 async fn texts_that_an_older_release_wrote_are_found(site: Site) {

@@ -4,6 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use serde_json::json;
 
+use crate::common::eventually;
 use crate::{Site, ended};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -84,6 +85,42 @@ async fn what_changed_is_new_and_what_is_gone_is_lost() {
         (&json!("partial"), &json!(21)),
         "{done}"
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_written_since_the_last_pass_is_not_removed_with_its_object() {
+    let site = Site::start().await;
+    for file in ["run/same", "run/overwritten", "run/replaced", "run/back"] {
+        site.write(file, b"content");
+    }
+    assert_eq!(site.counts().await, json!({"registered": 4}));
+    std::fs::remove_file(site.raw.join("run/back")).unwrap();
+    assert_eq!(site.counts().await, json!({"lost": 1, "unchanged": 3}));
+    site.write("run/overwritten", b"CONTENT");
+    site.write("run/new", b"CONTENT");
+    std::fs::rename(site.raw.join("run/new"), site.raw.join("run/replaced")).unwrap();
+    site.write("run/back", b"CONTENT");
+    for path in site.tree().await {
+        site.admin().delete(&format!("/v1/entries{path}")).await.expect(204);
+    }
+    let left = || {
+        let mut left: Vec<_> = std::fs::read_dir(site.raw.join("run")).unwrap().collect();
+        left.sort_by_key(|file| file.as_ref().unwrap().file_name());
+        left.into_iter().map(|file| file.unwrap().file_name().into_string().unwrap()).collect::<Vec<_>>()
+    };
+    eventually("the collection of what nobody changed", || async {
+        (!left().contains(&"same".to_owned())).then_some(())
+    })
+    .await;
+    // The collector has let them go, and they are objects again.
+    eventually("an import of what is left", || async {
+        (site.counts().await == json!({"registered": 3})).then_some(())
+    })
+    .await;
+    assert_eq!(left(), ["back", "overwritten", "replaced"]);
+    for name in left() {
+        assert_eq!(site.admin().get(&format!("/v1/data/s/run/{name}")).await.text, "CONTENT");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

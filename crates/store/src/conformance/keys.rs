@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::context::{Context, expect, key};
 use super::{Outcome, ensure, trials};
-use crate::{Delete, ErrorKind, FileIdentity, Kind, ListOptions, StoreExt};
+use crate::{Delete, ErrorKind, FileIdentity, Generation, Kind, ListOptions, StoreExt};
 
 trials![
     stat_tells_kind_and_size,
@@ -21,6 +21,7 @@ trials![
     delete_tells_whether_it_was_there,
     delete_keeps_collections_with_entries,
     delete_only_the_file_meant,
+    delete_only_the_content_meant,
     mkdir_makes_all_above,
     rename_moves_and_never_replaces,
     usage_is_told,
@@ -259,6 +260,25 @@ async fn delete_only_the_file_meant(c: Context) -> Outcome {
     expect(c.store.delete_one(&key("file"), other).await, &[ErrorKind::Changed], "delete of another file")?;
     ensure!(c.store.delete_one(&key("file"), published.meta.identity).await?, "the file meant stays");
     Ok(())
+}
+
+async fn delete_only_the_content_meant(c: Context) -> Outcome {
+    let published = c.put("file", b"x").await?;
+    let delete = async |generation| {
+        let item = Delete::key(key("file")).if_generation(generation);
+        c.store.delete(vec![item]).await?.remove(0)
+    };
+    let other = Some(Generation::new("another"));
+    expect(delete(other).await, &[ErrorKind::Changed], "delete of another generation")?;
+    if let Some(tamper) = c.tamper.clone() {
+        tamper(&key("file"), b"y");
+        let before = published.meta.generation.clone();
+        expect(delete(before).await, &[ErrorKind::Changed], "delete of what was overwritten")?;
+        ensure!(c.get("file").await?.as_ref() == b"y", "what was overwritten is gone");
+    }
+    let now = c.store.stat(&key("file")).await?.generation;
+    ensure!(delete(now).await?, "the content meant stays");
+    expect(c.store.stat(&key("file")).await, &[ErrorKind::NotFound], "stat of a deleted file")
 }
 
 async fn mkdir_makes_all_above(c: Context) -> Outcome {

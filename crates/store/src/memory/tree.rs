@@ -127,9 +127,7 @@ impl Tree {
         if matches!(node, Node::Collection) && self.below(&item.key).next().is_some() {
             return Err(Error::new(ErrorKind::NotEmpty, Operation::Delete));
         }
-        if item.if_identity.is_some() && node.meta().identity != item.if_identity {
-            return Err(Error::new(ErrorKind::Changed, Operation::Delete));
-        }
+        item.check(&node.meta())?;
         Ok(self.nodes.remove(&item.key).is_some())
     }
 

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 
 use super::Inner;
 use super::config::{Layout, Ownership};
-use super::root::{identity, meta, path_error, statx_at};
+use super::root::{meta, path_error, statx_at};
 use super::stage::{StageArea, remove_markers};
 use crate::error::refuse_stage;
 use crate::failpoint::failpoint;
@@ -301,12 +301,15 @@ impl Inner {
             Err(Errno::NOENT) => return Ok(false),
             Err(errno) => return Err(wrong(errno)),
         };
-        if item.if_identity.as_ref().is_some_and(|wanted| *wanted != identity(&stat)) {
-            return Err(Error::new(ErrorKind::Changed, Operation::Delete)
-                .on(&item.key)
-                .detail("it is another file"));
+        let file_type = FileType::from_raw_mode(stat.stx_mode.into());
+        // A link is known by the file that it leads to, if there is one; what is deleted is the link.
+        let target = (file_type == FileType::Symlink).then(|| self.root.stat(&item.key).ok()).flatten();
+        match target {
+            Some(file) if file.is_file() => item.check(&file)?,
+            Some(_) => item.clone().if_generation(None).check(&meta(&stat))?,
+            None => item.check(&meta(&stat))?,
         }
-        let is_dir = FileType::from_raw_mode(stat.stx_mode.into()) == FileType::Directory;
+        let is_dir = file_type == FileType::Directory;
         let flags = if is_dir { AtFlags::REMOVEDIR } else { AtFlags::empty() };
         match rustix::fs::unlinkat(&dir, name, flags) {
             Ok(()) => dirs.note_change(&dir).map(|()| true).map_err(wrong),
