@@ -36,6 +36,12 @@ const SEGMENT: RangeInclusive<u64> = 1 << 20..=64 << 20;
 /// Groups that wait to be written in each stream.
 const QUEUED_GROUPS: usize = 4;
 
+/// How many groups behind what an earlier attempt wrote another of its streams may have begun: a segment, and one of which nothing
+/// had come.
+const AHEAD: u64 = 2 * *SEGMENT.end() / GROUP_SIZE;
+/// Whether these bytes of a group are all zero tells whether it is worth a look there.
+const GLANCE: u64 = 4 << 10;
+
 /// For how long a site that fails is asked again, if nothing at all comes from it meanwhile.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Pauses before a site is asked again: the first, twice as long each time, and the longest.
@@ -127,18 +133,32 @@ impl Large<'_> {
         self.bring_missing(sites).await
     }
 
-    /// Finds what an earlier attempt wrote without having written a marker, since it was killed: a stream writes a segment in order,
-    /// so that lies at the beginning of what is missing.
+    /// Finds what an earlier attempt wrote without having written a marker, since it was killed. A stream writes a segment in order, so
+    /// that lies at the beginning of what is missing; streams that began one since the last marker wrote it at the beginning of that.
     async fn find_unmarked(&self) -> Result<()> {
         for missing in self.arrived.missing().iter() {
+            let (mut follows, mut passed) = (true, 0);
             for group in missing.start() / GROUP_SIZE..missing.end().div_ceil(GROUP_SIZE) {
-                if !self.is_written(group).await? {
+                follows = (follows || self.is_begun(group).await) && self.is_written(group).await?;
+                if follows {
+                    self.arrived.insert(group, group_range(self.version.size, group).len());
+                }
+                passed = if follows { 0 } else { passed + 1 };
+                if passed > AHEAD {
                     break;
                 }
-                self.arrived.insert(group, group_range(self.version.size, group).len());
             }
         }
         Ok(())
+    }
+
+    /// Tells whether anything but zeros lies where a group begins. Cheap, also where nothing was written; a group that begins with
+    /// zeros is brought again.
+    async fn is_begun(&self, group: u64) -> bool {
+        let range = group_range(self.version.size, group);
+        let glance = ByteRange::at(range.start(), range.len().min(GLANCE));
+        let bytes = self.stage.read_at(glance).await.unwrap_or_default();
+        bytes.iter().any(|byte| *byte != 0)
     }
 
     /// Reads groups back and forgets those that are wrong.
