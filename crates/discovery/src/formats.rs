@@ -23,6 +23,7 @@ use percale_core::AttributeValue;
 use percale_core::attribute::Float;
 
 use crate::header::Header;
+use crate::recognise::{BEGINNING, Format, format_of};
 use crate::source::File;
 
 /// Why a header cannot be read, in words.
@@ -56,60 +57,27 @@ unreadable_by!(
     ::tiff::TiffError
 );
 
-/// Where the superblock of HDF5 may be: at the beginning, or behind a block of the user's own.
-const HDF5_AT: [u64; 5] = [0, 512, 1024, 2048, 4096];
-const HDF5: &[u8] = b"\x89HDF\r\n\x1a\n";
-
 /// Reads the header of a file, whose name helps where its bytes do not say what it is. Nothing if it has no format that is known.
 ///
 /// # Errors
 /// What is wrong with it, in words.
 pub fn read(file: &File, name: &str) -> Result<Option<Header>, Unreadable> {
-    let begin = file.beginning(16)?;
-    if let Some(read) = by_begin(file, &begin) {
-        return read.map(Some);
+    let Some(format) = format_of(name, &file.beginning(BEGINNING)?) else { return Ok(None) };
+    match format {
+        Format::Netcdf3 => netcdf3::read(file),
+        Format::Fits => fits::read(file),
+        Format::Tiff => tiff::read(file),
+        Format::Parquet => parquet::read(file),
+        Format::Grib => grib::read(file),
+        Format::Image(format) => image::read(file, format),
+        Format::Hdf5 => hdf5::read(file),
+        Format::Nifti => nifti::read(file),
+        Format::CompressedNifti => return nifti::read_compressed(file),
+        Format::Zarr => zarr::read(file, name),
+        Format::Table(separator) => csv::read(file, separator),
+        Format::Document(format) => document::read(file, format),
     }
-    if is_hdf5(file)? {
-        return hdf5::read(file).map(Some);
-    }
-    if let Some(begin) = nifti::find(file, name)? {
-        return nifti::read(&begin).map(Some);
-    }
-    if zarr::is_metadata(name) {
-        return zarr::read(file, name).map(Some);
-    }
-    if let Some(separator) = csv::separator(name) {
-        return csv::read(file, separator).map(Some);
-    }
-    if let Some(format) = document::format(name) {
-        return document::read(file, format).map(Some);
-    }
-    Ok(None)
-}
-
-fn is_hdf5(file: &File) -> io::Result<bool> {
-    for at in HDF5_AT {
-        if at + 8 <= file.size() && file.range(at, 8)? == HDF5 {
-            return Ok(true);
-        }
-    }
-    Ok(false)
-}
-
-/// Reads a file of a format that is known by its first bytes.
-fn by_begin(file: &File, begin: &[u8]) -> Option<Result<Header, Unreadable>> {
-    match begin {
-        [b'C', b'D', b'F', 1 | 2 | 5, ..] => Some(netcdf3::read(file)),
-        [b'S', b'I', b'M', b'P', b'L', b'E', b' ', b' ', b'=', ..] => Some(fits::read(file)),
-        [b'I', b'I', 42 | 43, 0, ..] | [b'M', b'M', 0, 42 | 43, ..] => Some(tiff::read(file)),
-        [b'P', b'A', b'R', b'1', ..] => Some(parquet::read(file)),
-        [b'G', b'R', b'I', b'B', ..] => Some(grib::read(file)),
-        [0xff, 0xd8, 0xff, ..] => Some(image::read(file, "jpeg")),
-        [0x89, b'P', b'N', b'G', ..] => Some(image::read(file, "png")),
-        [b'R', b'I', b'F', b'F', _, _, _, _, b'W', b'E', b'B', b'P', ..] => Some(image::read(file, "webp")),
-        [_, _, _, _, b'f', b't', b'y', b'p', b'h', b'e', b'i' | b'v', ..] => Some(image::read(file, "heif")),
-        _ => None,
-    }
+    .map(Some)
 }
 
 /// Joins a kind, a path of groups and a name.

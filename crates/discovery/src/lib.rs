@@ -5,8 +5,9 @@
 //! | [`language`] | [`parse`]: what people write, as the conditions of [`percale_core::query`] |
 //! | [`frame`] | what a server and the process that reads headers say to each other |
 //! | [`header`], [`standard`] | attributes on their way out of a file, and those that all formats share |
+//! | [`recognise`] | which format a file has, by its name and its first bytes |
 //! | [`references`] | where the pieces of arrays lie in files, as a store of Zarr, and how those of many files are one |
-//! | `formats`, `source` | which format a file has, and what its header says, by ranges of its bytes |
+//! | `formats`, `source` | what the header of a file says, by ranges of its bytes |
 //! | `reader`, `sandbox` | the process that reads headers, and what shuts it in |
 //!
 //! The last two are behind the feature `formats`: only a program that runs as that process needs them.
@@ -18,6 +19,7 @@ pub mod header;
 pub mod language;
 #[cfg(feature = "formats")]
 pub mod reader;
+pub mod recognise;
 pub mod references;
 #[cfg(feature = "formats")]
 mod sandbox;

@@ -18,15 +18,6 @@ const INTEGER: &str = "int64";
 const FLOAT: &str = "float64";
 const TEXT: &str = "string";
 
-/// Tells what separates columns in a file of this name; nothing if it is no table.
-pub(super) fn separator(name: &str) -> Option<u8> {
-    match name.rsplit_once('.')?.1.to_ascii_lowercase().as_str() {
-        "csv" => Some(b','),
-        "tsv" => Some(b'\t'),
-        _ => None,
-    }
-}
-
 /// Reads the first line, and the rows that are in the same block of the file.
 pub(super) fn read(file: &File, separator: u8) -> Result<Header, Unreadable> {
     let mut table = table(file.reader().take(FIRST), separator);

@@ -13,15 +13,6 @@ const MAX_SIZE: u64 = 1 << 20;
 /// How deep values in values are followed.
 const MAX_DEPTH: usize = 8;
 
-/// The format of a file of this name; nothing if it is no document.
-pub(super) fn format(name: &str) -> Option<&'static str> {
-    match name.rsplit_once('.')?.1.to_ascii_lowercase().as_str() {
-        "json" => Some("json"),
-        "yaml" | "yml" => Some("yaml"),
-        _ => None,
-    }
-}
-
 /// Reads a document.
 pub(super) fn read(file: &File, format: &str) -> Result<Header, Unreadable> {
     let mut header = Header::default();

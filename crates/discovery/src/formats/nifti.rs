@@ -9,36 +9,26 @@ use percale_core::attribute::Float;
 
 use super::{Unreadable, single, text_of};
 use crate::header::{Header, unsigned};
+use crate::recognise::{is_nifti_1, is_nifti_2};
 use crate::source::File;
 
 /// Bytes of the longer of the headers, that of NIfTI-2.
 const HEADER: usize = 540;
 
-/// Where a header says what it is.
-const MAGIC_1: std::ops::Range<usize> = 344..348;
-const MAGIC_2: std::ops::Range<usize> = 4..12;
-
-/// Returns the header if the file begins with one.
-pub(super) fn find(file: &File, name: &str) -> Result<Option<Vec<u8>>, Unreadable> {
-    let begin = match name.ends_with(".nii.gz") {
-        true => {
-            let mut begin = Vec::new();
-            GzDecoder::new(file.reader()).take(HEADER as u64).read_to_end(&mut begin)?;
-            begin
-        }
-        false => file.beginning(HEADER)?,
-    };
-    let is_first = matches!(begin.get(MAGIC_1), Some(b"n+1\0" | b"ni1\0"));
-    Ok((is_first || is_second(&begin)).then_some(begin))
+/// Reads the header at the beginning of a file.
+pub(super) fn read(file: &File) -> Result<Header, Unreadable> {
+    header(&file.beginning(HEADER)?)
 }
 
-fn is_second(begin: &[u8]) -> bool {
-    matches!(begin.get(MAGIC_2), Some(b"n+2\0\r\n\x1a\n" | b"ni2\0\r\n\x1a\n"))
+/// Reads the header of a file that is compressed as a whole; nothing if it has none.
+pub(super) fn read_compressed(file: &File) -> Result<Option<Header>, Unreadable> {
+    let mut begin = Vec::new();
+    GzDecoder::new(file.reader()).take(HEADER as u64).read_to_end(&mut begin)?;
+    (is_nifti_1(&begin) || is_nifti_2(&begin)).then(|| header(&begin)).transpose()
 }
 
-/// Reads a header.
-pub(super) fn read(begin: &[u8]) -> Result<Header, Unreadable> {
-    if is_second(begin) {
+fn header(begin: &[u8]) -> Result<Header, Unreadable> {
+    if is_nifti_2(begin) {
         return second(begin).ok_or_else(|| Unreadable::new("its header is not whole"));
     }
     let nifti = NiftiHeader::from_reader(begin).map_err(|error| Unreadable::new(error.to_string()))?;

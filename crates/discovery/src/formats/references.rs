@@ -11,7 +11,8 @@ use std::collections::HashSet;
 use percale_core::tree::GROUP_SIZE;
 use serde_json::{Map, Value};
 
-use super::{Unreadable, is_hdf5};
+use super::Unreadable;
+use crate::recognise::{BEGINNING, is_hdf5};
 use crate::references::{
     ArrayMeta, LeftOut, MAX_CHUNKS, Reference, References, TEXTS, chunk_key, index_of, inline,
 };
@@ -44,7 +45,7 @@ pub fn read(file: &File) -> Result<Option<References>, Unreadable> {
     if matches!(&file.beginning(4)?[..], [b'C', b'D', b'F', 1 | 2 | 5]) {
         return netcdf3::read(file).map(Some);
     }
-    if is_hdf5(file)? { hdf5::read(file).map(Some) } else { Ok(None) }
+    if is_hdf5(&file.beginning(BEGINNING)?) { hdf5::read(file).map(Some) } else { Ok(None) }
 }
 
 /// An array as the file has it.

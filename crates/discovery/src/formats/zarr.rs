@@ -14,11 +14,6 @@ const NAMES_OF_2: &str = "_ARRAY_DIMENSIONS";
 /// Largest object that is read.
 const MAX_SIZE: u64 = 64 << 20;
 
-/// Tells whether an object of this name has the metadata of Zarr.
-pub(super) fn is_metadata(name: &str) -> bool {
-    matches!(name, "zarr.json" | ".zattrs" | ".zarray" | ".zgroup" | ".zmetadata")
-}
-
 /// Reads an object.
 pub(super) fn read(file: &File, name: &str) -> Result<Header, Unreadable> {
     if file.size() > MAX_SIZE {

@@ -37,7 +37,7 @@ async fn a_store_that_is_away_holds_up_no_other_space_and_its_objects_are_read_o
         admin.post("/v1/spaces", space).await.expect(201);
     }
     for n in 0..60 {
-        admin.write(&format!("/dead/{n}.bin"), b"bytes".to_vec()).await.expect(201);
+        admin.write(&format!("/dead/{n}.json"), b"bytes".to_vec()).await.expect(201);
     }
     let app = server.running.app();
     let stores = app.catalog.stores().await.unwrap();
@@ -56,14 +56,14 @@ async fn a_store_that_is_away_holds_up_no_other_space_and_its_objects_are_read_o
     }
     // Long before all of the dead store have failed, one after the other.
     for n in 0..3 {
-        let path = format!("/live/{n}.bin");
+        let path = format!("/live/{n}.json");
         admin.write(&path, b"bytes".to_vec()).await.expect(201);
         eventually("the other space is read", || is_read(admin, &path)).await;
     }
-    assert!(!attributes(admin, "/dead/0.bin").await.contains("extraction.error"));
+    assert!(!attributes(admin, "/dead/0.json").await.contains("extraction.error"));
     switch.unwrap().heal();
-    eventually("what was away is read", || is_read(admin, "/dead/59.bin")).await;
-    assert!(is_read(admin, "/dead/0.bin").await.is_some());
+    eventually("what was away is read", || is_read(admin, "/dead/59.json")).await;
+    assert!(is_read(admin, "/dead/0.json").await.is_some());
 }
 
 #[tokio::test(flavor = "multi_thread")]
