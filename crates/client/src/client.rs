@@ -337,10 +337,11 @@ impl Client {
             .pool_idle_timeout(Duration::from_secs(30))
             .redirect(reqwest::redirect::Policy::none());
         if is_loopback {
-            builder = builder.no_proxy();
+            // Nothing is gained by fewer bytes there.
+            builder = builder.no_proxy().no_gzip();
         }
         if let Some(socket) = options.socket {
-            builder = builder.unix_socket(socket).no_proxy();
+            builder = builder.unix_socket(socket).no_proxy().no_gzip();
         }
         let http = builder.build().map_err(|error| usage(error.to_string()))?;
         let streams = options.streams.map(|streams| streams.clamp(1, MAX_STREAMS));

@@ -70,6 +70,32 @@ async fn stores_and_spaces_are_made_changed_and_removed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_long_list_is_compressed_for_who_can_read_that() {
+    let server = Server::with_space().await;
+    for n in 0..30 {
+        server.admin.write(&format!("/s/{n}"), vec![0; 8192]).await.expect(201);
+    }
+    let http = reqwest::Client::builder().no_proxy().no_gzip().build().unwrap();
+    let raw = Client { http, ..server.admin.clone() };
+    let get = async |path: &str, encoding: &str| {
+        let request = raw.request(Method::GET, path).header("accept-encoding", encoding);
+        let response = request.send().await.unwrap();
+        let said = response.headers().get("content-encoding").map(|said| said.to_str().unwrap().to_owned());
+        (said, response.bytes().await.unwrap())
+    };
+    let gzip = Some("gzip".to_owned());
+    let (plain, compressed) = (get("/v1/list/s", "identity").await, get("/v1/list/s", "gzip").await);
+    assert_eq!((&plain.0, &compressed.0), (&None, &gzip));
+    assert!(4 * compressed.1.len() < plain.1.len(), "{} of {}", compressed.1.len(), plain.1.len());
+    // The other client reads it without being asked.
+    assert_eq!(server.admin.get("/v1/list/s").await.text.as_bytes(), plain.1);
+    // What is short, and what is content.
+    assert_eq!(get("/v1/entries/s/1", "gzip").await.0, None);
+    let content = get("/v1/data/s/1", "gzip").await;
+    assert_eq!((content.0, content.1.len()), (None, 8192));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn collections_are_made_listed_moved_and_removed() {
     let server = Server::with_space().await;
     let alice = server.user("alice").await;

@@ -3,6 +3,7 @@
 mod attributes;
 pub mod auth;
 mod collections;
+mod compression;
 pub mod data;
 pub(crate) mod entries;
 mod events;
@@ -88,6 +89,7 @@ pub fn router(app: AppState) -> Router {
         .method_not_allowed_fallback(no_such_method)
         .layer(axum::middleware::from_fn_with_state(app.clone(), forward::layer))
         .layer(axum::middleware::from_fn(links::layer))
+        .layer(compression::layer())
         .layer(RequestBodyTimeoutLayer::new(stall))
         .layer(CatchPanicLayer::custom(observe::answer_panic))
         .layer(axum::middleware::from_fn_with_state(app.clone(), observe::layer))
