@@ -340,13 +340,13 @@ async fn headers_are_read_by_the_site_that_has_the_bytes() {
         .await;
     };
     for n in 0..120 {
-        there.write(&format!("/climate/run/{n:03}.bin"), format!("bytes {n}")).await.expect(201);
+        there.write(&format!("/climate/run/{n:03}.json"), format!("bytes {n}")).await.expect(201);
     }
     titled(120).await;
     // It is waited for while it is away.
-    there.write("/climate/late.bin", "late").await.expect(201);
+    there.write("/climate/late.json", "late").await.expect(201);
     baltic.stop().await;
-    here.write("/climate/here.bin", "here").await.expect(201);
+    here.write("/climate/here.json", "here").await.expect(201);
     baltic.resume().await;
     titled(122).await;
     let failed = here.get(&query("extraction.error:*")).await.expect(200);
@@ -376,10 +376,10 @@ async fn a_header_that_takes_long_at_another_site_is_waited_for() {
     shared_space(&alps).await;
     let (here, there) = (alps.user("alice").await, baltic.user("alice").await);
     baltic.sees(&there, "/v1/spaces/climate").await;
-    there.write("/climate/slow.bin", "slow").await.expect(201);
+    there.write("/climate/slow.json", "slow").await.expect(201);
     eventually("the title is found", || async {
         let page = here.get(&query("title=found")).await;
-        (page.status.is_success() && page.json()["items"][0]["path"] == "/climate/slow.bin").then_some(())
+        (page.status.is_success() && page.json()["items"][0]["path"] == "/climate/slow.json").then_some(())
     })
     .await;
 }
