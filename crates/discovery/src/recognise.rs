@@ -79,8 +79,7 @@ fn by_name(name: &str) -> Option<Format> {
     }
 }
 
-/// Tells whether a file that begins so is one of HDF5.
-pub fn is_hdf5(begin: &[u8]) -> bool {
+fn is_hdf5(begin: &[u8]) -> bool {
     HDF5_AT.iter().any(|at| begin.get(*at..).is_some_and(|rest| rest.starts_with(HDF5)))
 }
 

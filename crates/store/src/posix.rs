@@ -19,6 +19,7 @@
 mod account;
 mod config;
 mod list;
+mod names;
 mod publish;
 mod read;
 mod root;
@@ -61,6 +62,7 @@ pub(crate) struct Inner {
     area: Option<StageArea>,
     /// Flushes of the whole file system; see `publish.rs`.
     syncs: publish::Syncs,
+    other_names: names::OtherNames,
 }
 
 impl Posix {
@@ -78,7 +80,14 @@ impl Posix {
                 account::check_may_change()?;
             }
             let capabilities = capabilities(&config, area.is_some());
-            Ok(Inner { capabilities, config, root, area, syncs: publish::Syncs::default() })
+            Ok(Inner {
+                capabilities,
+                config,
+                root,
+                area,
+                syncs: Default::default(),
+                other_names: Default::default(),
+            })
         };
         let inner = Arc::new(Executor::Service.run(Operation::Open, open).await?);
         let executor = match inner.config.ownership {

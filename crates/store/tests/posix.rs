@@ -343,6 +343,28 @@ async fn a_link_is_deleted_by_what_it_leads_to() {
 }
 
 #[tokio::test]
+async fn names_of_one_file_are_deleted_by_what_all_were_known_by() {
+    let (dir, store) = open(Layout::Native).await;
+    let at = |name: &str| root(&dir).join(name);
+    std::fs::write(at("a"), "one").unwrap();
+    for name in ["b", "c", "d"] {
+        std::fs::hard_link(at("a"), at(name)).unwrap();
+    }
+    let known = store.stat(&key("a")).await.unwrap().generation;
+    let delete = async |name: &str| {
+        let item = percale_store::Delete::key(key(name)).if_generation(known.clone());
+        store.delete(vec![item]).await.unwrap().remove(0)
+    };
+    assert!(delete("a").await.unwrap());
+    assert!(delete("b").await.unwrap());
+    // That somebody writes is not what a deletion does.
+    std::fs::write(at("c"), "two").unwrap();
+    assert_eq!(kind(delete("c").await), ErrorKind::Changed);
+    assert_eq!(kind(delete("d").await), ErrorKind::Changed);
+    assert_eq!(std::fs::read(at("d")).unwrap(), b"two");
+}
+
+#[tokio::test]
 async fn a_native_file_replaced_while_it_is_read_is_noticed() {
     let (dir, store) = open(Layout::Native).await;
     std::fs::write(root(&dir).join("file"), vec![1; 8 << 20]).unwrap();

@@ -12,7 +12,7 @@ use percale_core::tree::GROUP_SIZE;
 use serde_json::{Map, Value};
 
 use super::Unreadable;
-use crate::recognise::{BEGINNING, is_hdf5};
+use crate::recognise::{BEGINNING, Format, format_of};
 use crate::references::{
     ArrayMeta, LeftOut, MAX_CHUNKS, Reference, References, TEXTS, chunk_key, index_of, inline,
 };
@@ -42,10 +42,11 @@ const PIECE: u64 = 16 << 20;
 /// # Errors
 /// What is wrong with the file, in words.
 pub fn read(file: &File) -> Result<Option<References>, Unreadable> {
-    if matches!(&file.beginning(4)?[..], [b'C', b'D', b'F', 1 | 2 | 5]) {
-        return netcdf3::read(file).map(Some);
+    match format_of("", &file.beginning(BEGINNING)?) {
+        Some(Format::Netcdf3) => netcdf3::read(file).map(Some),
+        Some(Format::Hdf5) => hdf5::read(file).map(Some),
+        _ => Ok(None),
     }
-    if is_hdf5(&file.beginning(BEGINNING)?) { hdf5::read(file).map(Some) } else { Ok(None) }
 }
 
 /// An array as the file has it.

@@ -87,7 +87,7 @@ impl Pool {
             0 => Bytes::new(),
             size => read(ByteRange::at(0, size.min(BLOCK))).await?,
         };
-        // Most files have no header to be read, and the way to a process and back costs more than this look.
+        // The way to a process and back costs more than this look.
         if asked.what == What::Header && format_of(&asked.name, &first).is_none() {
             return Ok(Outcome::NoFormat);
         }

@@ -11,13 +11,13 @@ use rustix::io::Errno;
 
 use super::Inner;
 use super::config::{Layout, Ownership};
-use super::root::{meta, path_error, statx_at};
+use super::root::{meta, path_error, statx_at, statx_fd};
 use super::stage::{StageArea, remove_markers};
 use crate::error::refuse_stage;
 use crate::failpoint::failpoint;
 use crate::{
-    Delete, Error, ErrorKind, FileIdentity, Meta, Operation, Publish, PublishMode, Published, Result,
-    StoreKey,
+    Delete, Error, ErrorKind, FileIdentity, Generation, Meta, Operation, Publish, PublishMode, Published,
+    Result, StoreKey,
 };
 
 /// Up to this many files or directories are flushed one by one, more by one flush of the file system. A flush of one
@@ -301,23 +301,53 @@ impl Inner {
             Err(Errno::NOENT) => return Ok(false),
             Err(errno) => return Err(wrong(errno)),
         };
+        self.check_meant(item, &stat)?;
         let file_type = FileType::from_raw_mode(stat.stx_mode.into());
-        // A link is known by the file that it leads to, if there is one; what is deleted is the link.
-        let target = (file_type == FileType::Symlink).then(|| self.root.stat(&item.key).ok()).flatten();
-        match target {
-            Some(file) if file.is_file() => item.check(&file)?,
-            Some(_) => item.clone().if_generation(None).check(&meta(&stat))?,
-            None => item.check(&meta(&stat))?,
-        }
+        let has_other_names = file_type == FileType::RegularFile && stat.stx_nlink > 1;
+        let other_names = item.if_generation.as_ref().filter(|_| has_other_names).and_then(|known| {
+            let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            Some((known, rustix::fs::openat(&dir, name, flags, Mode::empty()).ok()?))
+        });
         let is_dir = file_type == FileType::Directory;
         let flags = if is_dir { AtFlags::REMOVEDIR } else { AtFlags::empty() };
         match rustix::fs::unlinkat(&dir, name, flags) {
-            Ok(()) => dirs.note_change(&dir).map(|()| true).map_err(wrong),
+            Ok(()) => {
+                if let Some((known, file)) = other_names {
+                    self.note_other_names(known, &stat, &file);
+                }
+                dirs.note_change(&dir).map(|()| true).map_err(wrong)
+            }
             Err(Errno::NOENT) => Ok(false),
             Err(Errno::NOTEMPTY | Errno::EXIST) => {
                 Err(Error::new(ErrorKind::NotEmpty, Operation::Delete).on(&item.key))
             }
             Err(errno) => Err(wrong(errno)),
+        }
+    }
+
+    /// Refuses to delete what is not meant.
+    fn check_meant(&self, item: &Delete, stat: &Statx) -> Result<()> {
+        let generation = item.if_generation.clone().map(|known| self.other_names.now(known));
+        let item = item.clone().if_generation(generation);
+        if FileType::from_raw_mode(stat.stx_mode.into()) != FileType::Symlink {
+            return item.check(&meta(stat));
+        }
+        // A link is known by the file that it leads to; with none there is nothing that could be lost but a name.
+        match self.root.stat(&item.key) {
+            Ok(file) if file.is_file() => item.check(&file),
+            Ok(_) => item.if_generation(None).check(&meta(stat)),
+            Err(_) => item.check(&meta(stat)),
+        }
+    }
+
+    /// Remembers what the deletion of a name has made of the generation of a file, by which its other names are known.
+    fn note_other_names(&self, known: &Generation, before: &Statx, file: &OwnedFd) {
+        let Ok(now) = statx_fd(file) else { return };
+        let content = |stat: &Statx| (stat.stx_ino, meta(stat).size, meta(stat).modified);
+        if content(&now) == content(before)
+            && let Some(generation) = meta(&now).generation
+        {
+            self.other_names.note(known.clone(), generation);
         }
     }
 
