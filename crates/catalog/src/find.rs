@@ -29,8 +29,8 @@ const MOST_PATIENCE: Duration = Duration::from_secs(20);
 impl Catalog {
     /// Finds the entries below a collection whose names match a pattern, in the order of the names' bytes.
     ///
-    /// A pattern that begins with a part of the name costs what it finds; another one looks at all names of the space, which takes some
-    /// tenths of a second for a million. A page may have fewer entries than the limit although there are more.
+    /// A pattern that begins with a part of the name costs what it finds; another one looks at all names of the space, which takes about
+    /// 0.1 s for a million. A page may have fewer entries than the limit although there are more.
     ///
     /// # Errors
     /// As [`Catalog::list`]; `InvalidRequest` for a place to go on from that is none, and, for who may not read all of the space, where nothing

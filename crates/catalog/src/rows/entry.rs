@@ -157,13 +157,14 @@ static WINDOWS: Sql = Sql::both(
      FROM w WHERE w.id IS NOT NULL) SELECT id FROM w WHERE id IS NOT NULL",
 );
 
-/// Looked for in the index alone, then fetched: SQLite would fetch each row before it compares the name.
+/// Looked for in the index alone, then fetched: SQLite would fetch each row before it compares the name. Ids are compared first, so that a
+/// search from its beginning compares no name with an empty one, which takes longer than all the rest.
 macro_rules! by_own_name {
     ($condition:literal) => {
         concat!(
             "SELECT ",
             columns!(),
-            " FROM (SELECT sp, id FROM entry WHERE sp = $1 AND name >= $2 AND name <= $3 AND (name > $4 OR id > $5) AND ",
+            " FROM (SELECT sp, id FROM entry WHERE sp = $1 AND name >= $2 AND name <= $3 AND (id > $4 OR name > $5) AND ",
             $condition,
             " ORDER BY name, id LIMIT $8) k JOIN entry e ON e.sp = k.sp AND e.id = k.id ORDER BY e.name, e.id"
         )
@@ -412,7 +413,7 @@ pub(crate) async fn by_own_name<T: Tx>(
     let first = if name > prefix.as_str() { name } else { prefix };
     // Behind every name of at most 255 bytes that begins so.
     let last = format!("{prefix}{}", "\u{10ffff}".repeat(64));
-    decode_all(tx.query(&BY_OWN_NAME, row![sp, first, last, name, id, *glob, *like, limit]).await?)
+    decode_all(tx.query(&BY_OWN_NAME, row![sp, first, last, id, name, *glob, *like, limit]).await?)
 }
 
 /// Decodes entries of a space whose ids are greater than `after`, and returns the last id unless all were seen.
