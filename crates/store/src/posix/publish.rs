@@ -24,6 +24,10 @@ use crate::{
 /// file costs a journal commit of some milliseconds on ext4, whatever its size.
 const FLUSH_EACH_UP_TO: usize = 8;
 
+/// From which size on a published file's marker is looked for, in bytes: one group of a hash tree, within which nobody begins again. Looking
+/// for what smaller files do not have took as long as writing them; if one has a marker, it goes with its fence.
+const MARKED_FROM: u64 = 1 << 20;
+
 /// Directories kept open within one batch.
 const OPEN_DIRS: usize = 256;
 
@@ -256,9 +260,11 @@ impl Inner {
             }
         };
         dirs.note_change(&to).map_err(wrong)?;
-        // What is left of a marker goes with its fence.
-        let _ = remove_markers(&from, token.name());
         let stat = statx_at(&to, name).map_err(wrong)?;
+        if stat.stx_size >= MARKED_FROM {
+            // What is left of a marker goes with its fence.
+            let _ = remove_markers(&from, token.name());
+        }
         Ok(Published { key: key.clone(), meta: meta(&stat) })
     }
 
