@@ -55,7 +55,7 @@ pub struct AddArgs {
     /// Programs at the site write there too
     #[arg(long)]
     native: bool,
-    /// A setting of the connector
+    /// A setting of the connector. Text that looks like a number stands in double quotes: 'bucket="2024"'
     #[arg(long = "set", value_name = "KEY=VALUE")]
     settings: Vec<String>,
     /// A file with the connector's secret as JSON, mode 0600; kept sealed at the site
@@ -200,10 +200,10 @@ fn new_store(args: AddArgs) -> Result<NewStore> {
         let Some((key, value)) = setting.split_once('=') else {
             return Err(Failure::usage(format!("cannot use --set {setting}: expected KEY=VALUE")));
         };
-        // `true` and `8` are meant as such; anything else is text.
+        // `true` and `8` are meant as such; anything else is text, also `"8"`.
         let value = serde_json::from_str::<Value>(value)
             .ok()
-            .filter(|value| value.is_boolean() || value.is_number())
+            .filter(|value| value.is_boolean() || value.is_number() || value.is_string())
             .unwrap_or_else(|| json!(value));
         config.insert(key.to_owned(), value);
     }

@@ -11,7 +11,7 @@ use serde_json::json;
 
 use crate::lab::{Lab, finished, tree};
 
-/// A lab whose space `far` is in a bucket.
+/// A lab whose space `far` is in a bucket, below a prefix that looks like a number.
 fn lab() -> Option<(Lab, S3Server)> {
     let (lab, server) = (Lab::new(), S3Server::start()?);
     let secret = json!({"access_key_id": ACCESS_KEY_ID, "secret_access_key": SECRET_ACCESS_KEY});
@@ -19,7 +19,8 @@ fn lab() -> Option<(Lab, S3Server)> {
     fs::set_permissions(&keys, fs::Permissions::from_mode(0o600)).unwrap();
     let (bucket, endpoint) = (format!("bucket={BUCKET}"), format!("endpoint={}", server.endpoint()));
     let add = ["store", "add", "cloud", "--connector", "s3", "--set", &bucket, "--set", &endpoint];
-    lab.run(add.into_iter().chain(["--set", "prefix=percale", "--secret-file", keys.to_str().unwrap()])).ok();
+    lab.run(add.into_iter().chain(["--set", "prefix=\"2024\"", "--secret-file", keys.to_str().unwrap()]))
+        .ok();
     lab.line("space create far --store cloud").ok();
     Some((lab, server))
 }
@@ -36,7 +37,7 @@ fn add_archive(lab: &Lab, server: &S3Server) -> String {
 
 /// Returns the files of objects in the bucket.
 fn files(server: &S3Server) -> Vec<PathBuf> {
-    let root = server.folder().join(BUCKET).join("percale/.percale/objects");
+    let root = server.folder().join(BUCKET).join("2024/.percale/objects");
     let all = tree(&root).into_iter().filter(|(_, content)| content.is_some());
     all.map(|(path, _)| root.join(path)).collect()
 }
@@ -183,5 +184,5 @@ fn what_another_store_has_in_the_bucket_is_not_registered() {
     lab.line("rm -ry percale:/lab/all").ok();
     assert_eq!(lab.line("cat percale:/far/one").ok().out, "one");
     // What is in the other store belongs to that, which is managed.
-    lab.run(["import", &format!("{site}:s3://{BUCKET}/percale/x"), "percale:/lab/x"]).code(2);
+    lab.run(["import", &format!("{site}:s3://{BUCKET}/2024/x"), "percale:/lab/x"]).code(2);
 }
