@@ -5,8 +5,9 @@ use percale_core::ErrorCode;
 use serde_json::json;
 
 use crate::common::bytes;
-use crate::fabric::Site;
+use crate::fabric::{Site, WHILE};
 use crate::liar::Liar;
+use crate::tasks::{assert_ended, begun, ended, good_at, large, nothing_left, submit};
 use crate::trust::id_of;
 
 /// One site that can be dialled and two that cannot, which reach each other through it.
@@ -80,6 +81,34 @@ async fn it_is_reached_again_after_either_side_was_away() {
         (alice.mkdir("/deep/two").await.status.as_u16() == 201).then_some(())
     })
     .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_copy_goes_on_after_its_relay_was_away() {
+    let [mut alps, coast, delta] = behind_firewalls().await;
+    coast.admin.post("/v1/spaces", json!({"name": "deep", "owner": "user:alice"})).await.expect(201);
+    let grant = json!({"subject": "user:alice@site:delta", "permission": "write"});
+    coast.admin.put("/v1/grants/deep", grant).await.expect(200);
+    let here = coast.user("alice").await;
+    for number in 0..10 {
+        here.write(&format!("/deep/{number}"), large(4_000_000 + number)).await.expect(201);
+    }
+    let there = delta.user("alice").await;
+    delta.sees(&there, "/v1/entries/deep/9").await;
+    let limited = json!({"kind": "replicate", "path": "/deep", "to": "delta", "limit": "80Mbit/s"});
+    let id = submit(&there, limited).await;
+    begun(&delta).await;
+    alps.stop().await;
+    tokio::time::sleep(WHILE).await;
+    let state = delta.admin.get(&format!("/v1/tasks/{id}")).await.expect(200)["state"].clone();
+    assert!(state == "queued" || state == "running", "its relay went in the middle: {state}");
+    alps.resume().await;
+    assert_ended(&ended(&there, &id).await, "succeeded", 10, 0);
+    good_at(&there, "/deep", &["coast", "delta"]).await;
+    for number in 0..10 {
+        assert!(bytes(&there, &format!("/v1/data/deep/{number}")).await == large(4_000_000 + number));
+    }
+    nothing_left(&delta).await;
 }
 
 /// Returns the ways between a site and another one, as the first one finds them: out and in.

@@ -348,6 +348,27 @@ async fn a_task_goes_on_after_its_site_and_its_source_were_stopped() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_task_goes_on_without_the_site_where_it_was_submitted() {
+    let [alps, baltic, mut coast] = with_space().await;
+    write_some(&alps.user("alice").await).await;
+    let elsewhere = coast.user("alice").await;
+    coast.sees(&elsewhere, "/v1/entries/climate/run7/large9").await;
+    // Some seconds, so that it is far from its end when that site goes.
+    let limited = json!({"kind": "replicate", "path": "/climate/run7", "to": "baltic", "limit": "160Mbit/s"});
+    let id = submit(&elsewhere, limited).await;
+    coast.stop().await;
+    let state = baltic.admin.get(&format!("/v1/tasks/{id}")).await.expect(200)["state"].clone();
+    assert!(state == "queued" || state == "running", "its submitter went in the middle: {state}");
+    assert_ended(&ended(&baltic.admin, &id).await, "succeeded", 50, 0);
+    // Who asked for it finds it done.
+    coast.resume().await;
+    let elsewhere = coast.user("alice").await;
+    assert_ended(&ended(&elsewhere, &id).await, "succeeded", 50, 0);
+    good_at(&elsewhere, "/climate/run7", &["alps", "baltic"]).await;
+    nothing_left(&baltic).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_cancelled_task_leaves_only_whole_copies() {
     let [alps, baltic, coast] = with_space().await;
     write_some(&alps.user("alice").await).await;
