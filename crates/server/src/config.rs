@@ -225,6 +225,10 @@ pub struct ExtractionConfig {
     /// After how long they are read although the writing goes on. Default `10s`. Since 0.1.
     #[serde(with = "humantime_serde")]
     pub at_latest: Duration,
+    /// And once so many records of its journal were not looked at: one for each change of an object. Default 100000. Since 0.1.
+    pub at_count: u64,
+    /// And once the space has grown by so many bytes meanwhile. Default 64 GiB. Since 0.1.
+    pub at_bytes: u64,
     /// The program that reads headers: it is run with the argument `read-headers`. Default: the one that serves. Since 0.1.
     pub program: Option<PathBuf>,
     /// Programs of the site's own for formats that nobody else knows, such as
@@ -234,8 +238,15 @@ pub struct ExtractionConfig {
 
 impl Default for ExtractionConfig {
     fn default() -> Self {
-        let (delay, at_latest) = (Duration::from_secs(1), Duration::from_secs(10));
-        Self { workers: 2, delay, at_latest, program: None, programs: Vec::new() }
+        Self {
+            workers: 2,
+            delay: Duration::from_secs(1),
+            at_latest: Duration::from_secs(10),
+            at_count: 100_000,
+            at_bytes: 64 << 30,
+            program: None,
+            programs: Vec::new(),
+        }
     }
 }
 

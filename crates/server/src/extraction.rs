@@ -4,6 +4,7 @@
 
 mod ahead;
 mod elsewhere;
+mod pause;
 mod pool;
 mod program;
 mod ranges;
@@ -38,6 +39,7 @@ use crate::{ApiError, AppState, Result};
 pub use ahead::Arrived;
 use elsewhere::Elsewhere;
 pub use elsewhere::read_for_home;
+use pause::Pause;
 use pool::Pool;
 use program::Program;
 use reading::{AwayStores, Patience, Reading, is_of_store};
@@ -78,10 +80,7 @@ struct State {
     tries: u32,
     /// When it is tried again.
     not_before: Option<Instant>,
-    /// The end of the journal at the last look.
-    end: Option<Position>,
-    /// Since when objects wait for the writing to pause.
-    waiting: Option<Instant>,
+    pause: Pause,
     /// Held by who reads a page of it.
     turn: Arc<tokio::sync::Mutex<()>>,
 }
@@ -159,19 +158,6 @@ impl Extraction {
         let rules = Arc::new(catalog.rules(space).await?);
         self.state(space, |state| state.rules = rules.clone());
         Ok(rules)
-    }
-
-    /// Tells whether a space is being written to, so that reading its objects can wait; not longer than `at_latest`.
-    fn is_busy(&self, space: &Space, at_latest: Duration) -> bool {
-        self.state(space.id, |state| {
-            let is_same = state.end.replace(space.position) == Some(space.position);
-            let since = *state.waiting.get_or_insert_with(Instant::now);
-            if is_same || since.elapsed() >= at_latest {
-                state.waiting = None;
-                return false;
-            }
-            true
-        })
     }
 
     /// Returns how many records of the journal were not looked at up to a position; nothing if this server does not read the objects of
@@ -316,9 +302,15 @@ async fn look(app: &AppState) -> Result<Vec<Space>> {
         if is_off || extraction.pool.is_none() || extraction.is_read(space.position) {
             continue;
         }
-        if extraction.state(space.id, |state| state.not_before.is_none_or(|at| at <= Instant::now()))
-            && (is_awaited || !extraction.is_busy(&space, app.config.extraction.at_latest))
-        {
+        if extraction.state(space.id, |state| state.not_before.is_some_and(|at| at > Instant::now())) {
+            continue;
+        }
+        let used = app.catalog.used(vec![space.id]).await?.remove(&space.id).unwrap_or_default();
+        let is_over = extraction.state(space.id, |state| {
+            let left = |end| state.place?.left(end);
+            state.pause.is_over(&app.config.extraction, left, space.position, used)
+        });
+        if is_awaited || is_over {
             due.push(space);
         }
     }
@@ -382,7 +374,7 @@ async fn page(app: &AppState, space: &Space, is_asked: bool) -> Result<bool> {
     }
     extraction.state(space.id, |state| {
         // What was found is no writing that one waits for.
-        state.end = end.or(state.end);
+        state.pause.note_end(end);
         // Behind what was left at a store that does not answer, the rest of it is not waited for again.
         (state.tries, state.not_before) = (if are_left { tries } else { 0 }, None);
         state.place = Some(place);

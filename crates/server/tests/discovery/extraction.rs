@@ -7,20 +7,26 @@ use percale_catalog::Header;
 use percale_core::AttributeValue;
 use percale_discovery::EXTRACTOR;
 use percale_server::app::system_caller;
+use percale_server::config::ExtractionConfig;
 use percale_store::wrappers::{Chaos, ChaosPolicy};
 use serde_json::json;
 
 use crate::common::{Client, Server, config, eventually, read_headers};
 
 async fn server(workers: usize) -> Server {
+    server_with(workers, |_| {}).await
+}
+
+async fn server_with(workers: usize, change: impl FnOnce(&mut ExtractionConfig)) -> Server {
     let directory = tempfile::tempdir().unwrap();
     let mut config = config(&directory);
     read_headers(&mut config, directory.path(), workers);
+    change(&mut config.extraction);
     Server::with(directory, config).await
 }
 
 async fn attributes(admin: &Client, path: &str) -> String {
-    admin.get(&format!("/v1/attributes{path}")).await.text
+    admin.get(&format!("/v1/attributes{path}")).await.expect(200).to_string()
 }
 
 async fn is_read(admin: &Client, path: &str) -> Option<()> {
@@ -95,4 +101,36 @@ async fn a_sync_write_waits_for_the_server_that_reads() {
         assert!(is_read(&server.admin, &path).await.is_some(), "{path} after {:?}", began.elapsed());
     }
     other.abort();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_goes_on_writing_has_headers_read_once_enough_wait() {
+    const NEVER: (Duration, u64, u64) = (Duration::from_secs(3600), u64::MAX, u64::MAX);
+    for enough in
+        [(Duration::from_secs(1), NEVER.1, NEVER.2), (NEVER.0, 50, NEVER.2), (NEVER.0, NEVER.1, 50_000)]
+    {
+        let server = server_with(1, |config| {
+            // Within which every writer writes something.
+            config.delay = Duration::from_millis(300);
+            (config.at_latest, config.at_count, config.at_bytes) = enough;
+        })
+        .await;
+        server.add_store("disk").await;
+        server.admin.post("/v1/spaces", json!({"name": "s", "extraction": "async"})).await.expect(201);
+        let write = async |n: u64| {
+            server.admin.write(&format!("/s/{n}.json"), vec![b' '; 1000]).await.expect(201);
+        };
+        write(0).await;
+        eventually("what came before is read", || is_read(&server.admin, "/s/0.json")).await;
+        write(1).await;
+        let write = async {
+            for n in 2.. {
+                write(n).await;
+            }
+        };
+        tokio::select! {
+            () = write => {}
+            () = eventually("the first is read", || is_read(&server.admin, "/s/1.json")) => {}
+        }
+    }
 }

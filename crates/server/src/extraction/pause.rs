@@ -1,0 +1,120 @@
+//! When objects of a space are read that is being written to: who writes many is not held up, and what waits does not grow for ever.
+
+use std::time::Instant;
+
+use percale_core::{ByteCount, Position};
+
+use crate::config::ExtractionConfig;
+
+/// What waits in a space for its writing to pause.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Pause {
+    /// The end of the journal at the last look.
+    end: Option<Position>,
+    waiting: Option<Waiting>,
+    /// Up to where it is read without waiting.
+    due: Option<Position>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Waiting {
+    since: Instant,
+    /// What the space held then.
+    used: ByteCount,
+}
+
+impl Pause {
+    /// Tells whether a space is read now: it was not written to since the last look, or enough waits.
+    ///
+    /// `left` is how many records of its journal were not looked at up to a position; where that is not known, it is read. `end` is the
+    /// end of the journal, and `used` what the space holds.
+    pub(super) fn is_over(
+        &mut self,
+        config: &ExtractionConfig,
+        left: impl Fn(Position) -> Option<u64>,
+        end: Position,
+        used: ByteCount,
+    ) -> bool {
+        let is_same = self.end.replace(end) == Some(end);
+        if self.due.is_some_and(|due| left(due) != Some(0)) {
+            return true;
+        }
+        self.due = None;
+        let waiting = *self.waiting.get_or_insert_with(|| Waiting { since: Instant::now(), used });
+        let is_enough = waiting.since.elapsed() >= config.at_latest
+            || left(end).is_none_or(|records| records >= config.at_count)
+            || used.0.saturating_sub(waiting.used.0) >= config.at_bytes;
+        if is_same || is_enough {
+            (self.waiting, self.due) = (None, Some(end));
+        }
+        is_same || is_enough
+    }
+
+    /// Takes what was written about the objects for no writing that one waits for.
+    pub(super) fn note_end(&mut self, end: Option<Position>) {
+        self.end = end.or(self.end);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use percale_core::ids::SpaceId;
+    use uuid::Uuid;
+
+    use super::*;
+
+    fn at(seq: u64) -> Position {
+        Position { space: SpaceId(Uuid::nil()), term: 1, seq }
+    }
+
+    fn read(to: u64) -> impl Fn(Position) -> Option<u64> {
+        move |end| Some(end.seq.saturating_sub(to))
+    }
+
+    fn never() -> ExtractionConfig {
+        let at_latest = Duration::from_secs(3600);
+        ExtractionConfig { at_latest, at_count: u64::MAX, at_bytes: u64::MAX, ..Default::default() }
+    }
+
+    #[test]
+    fn a_space_is_read_when_it_rests() {
+        let mut pause = Pause::default();
+        for end in 1..5 {
+            assert!(!pause.is_over(&never(), read(0), at(end), ByteCount(end)));
+        }
+        assert!(pause.is_over(&never(), read(0), at(4), ByteCount(4)));
+    }
+
+    #[test]
+    fn it_is_read_although_it_does_not_rest_once_enough_waits() {
+        let (first, next) = ((at(10), ByteCount(1000)), (at(20), ByteCount(1500)));
+        for (config, is_over) in [
+            (never(), false),
+            (ExtractionConfig { at_latest: Duration::ZERO, ..never() }, true),
+            (ExtractionConfig { at_count: 15, ..never() }, true),
+            (ExtractionConfig { at_count: 21, ..never() }, false),
+            (ExtractionConfig { at_bytes: 500, ..never() }, true),
+            (ExtractionConfig { at_bytes: 501, ..never() }, false),
+        ] {
+            let mut pause = Pause::default();
+            pause.is_over(&config, read(0), first.0, first.1);
+            assert_eq!(pause.is_over(&config, read(0), next.0, next.1), is_over, "{config:?}");
+        }
+    }
+
+    #[test]
+    fn what_waited_is_read_to_its_end_and_what_came_since_waits() {
+        let config = ExtractionConfig { at_count: 1000, ..never() };
+        let mut pause = Pause::default();
+        assert!(pause.is_over(&config, read(0), at(1000), ByteCount(0)));
+        // Page by page, while it is written to.
+        for page in [500, 999] {
+            pause.note_end(Some(at(1000 + page)));
+            assert!(pause.is_over(&config, read(page), at(1001 + page), ByteCount(0)), "{page}");
+        }
+        assert!(!pause.is_over(&config, read(1000), at(1999), ByteCount(0)));
+        assert!(pause.is_over(&config, read(1000), at(2000), ByteCount(0)));
+    }
+}
