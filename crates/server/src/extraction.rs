@@ -307,7 +307,9 @@ async fn look(app: &AppState) -> Result<Vec<Space>> {
         }
         let used = app.catalog.used(vec![space.id]).await?.remove(&space.id).unwrap_or_default();
         let is_over = extraction.state(space.id, |state| {
-            let left = |end| state.place?.left(end);
+            // Nothing was read of it since this server was started.
+            let all = |end: Position| Some(end.seq);
+            let left = |end| state.place.map_or_else(|| all(end), |place| place.left(end));
             state.pause.is_over(&app.config.extraction, left, space.position, used)
         });
         if is_awaited || is_over {

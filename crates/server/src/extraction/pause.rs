@@ -9,8 +9,8 @@ use crate::config::ExtractionConfig;
 /// What waits in a space for its writing to pause.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Pause {
-    /// The end of the journal at the last look.
-    end: Option<Position>,
+    /// The end of the journal at the last look, and since when that is it.
+    end: Option<(Position, Instant)>,
     waiting: Option<Waiting>,
     /// Up to where it is read without waiting.
     due: Option<Position>,
@@ -24,10 +24,10 @@ struct Waiting {
 }
 
 impl Pause {
-    /// Tells whether a space is read now: it was not written to since the last look, or enough waits.
+    /// Tells whether a space is read now: it was not written to for a while, or enough waits.
     ///
-    /// `left` is how many records of its journal were not looked at up to a position; where that is not known, it is read. `end` is the
-    /// end of the journal, and `used` what the space holds.
+    /// `left` is how many records of its journal were not looked at up to a position, if that is known; `end` is the end of the journal,
+    /// and `used` what the space holds.
     pub(super) fn is_over(
         &mut self,
         config: &ExtractionConfig,
@@ -35,24 +35,28 @@ impl Pause {
         end: Position,
         used: ByteCount,
     ) -> bool {
-        let is_same = self.end.replace(end) == Some(end);
+        let since = self.end.filter(|(last, _)| *last == end).map_or_else(Instant::now, |(_, since)| since);
+        self.end = Some((end, since));
         if self.due.is_some_and(|due| left(due) != Some(0)) {
             return true;
         }
         self.due = None;
+        let does_rest = since.elapsed() >= config.delay;
         let waiting = *self.waiting.get_or_insert_with(|| Waiting { since: Instant::now(), used });
         let is_enough = waiting.since.elapsed() >= config.at_latest
-            || left(end).is_none_or(|records| records >= config.at_count)
+            || left(end).is_some_and(|records| records >= config.at_count)
             || used.0.saturating_sub(waiting.used.0) >= config.at_bytes;
-        if is_same || is_enough {
+        if does_rest || is_enough {
             (self.waiting, self.due) = (None, Some(end));
         }
-        is_same || is_enough
+        does_rest || is_enough
     }
 
     /// Takes what was written about the objects for no writing that one waits for.
     pub(super) fn note_end(&mut self, end: Option<Position>) {
-        self.end = end.or(self.end);
+        if let (Some(end), Some((last, _))) = (end, &mut self.end) {
+            *last = end;
+        }
     }
 }
 
@@ -74,8 +78,8 @@ mod tests {
     }
 
     fn never() -> ExtractionConfig {
-        let at_latest = Duration::from_secs(3600);
-        ExtractionConfig { at_latest, at_count: u64::MAX, at_bytes: u64::MAX, ..Default::default() }
+        let (delay, at_latest) = (Duration::from_secs(3600), Duration::from_secs(3600));
+        ExtractionConfig { delay, at_latest, at_count: u64::MAX, at_bytes: u64::MAX, ..Default::default() }
     }
 
     #[test]
@@ -84,7 +88,10 @@ mod tests {
         for end in 1..5 {
             assert!(!pause.is_over(&never(), read(0), at(end), ByteCount(end)));
         }
-        assert!(pause.is_over(&never(), read(0), at(4), ByteCount(4)));
+        assert!(!pause.is_over(&never(), read(0), at(4), ByteCount(4)), "it has not rested for long");
+        let soon = ExtractionConfig { delay: Duration::from_millis(1), ..never() };
+        std::thread::sleep(soon.delay);
+        assert!(pause.is_over(&soon, read(0), at(4), ByteCount(4)));
     }
 
     #[test]
