@@ -370,13 +370,11 @@ async fn page(app: &AppState, space: &Space, is_asked: bool) -> Result<bool> {
     }
     // One that is away for now is tried again with its page, and holds up none of the others in that.
     let place_now = (!is_done && away.is_none()).then_some(place);
-    let end = write(app, space.id, place_now, headers).await?;
+    write(app, space.id, place_now, headers).await?;
     if let Some(error) = away {
         return Err(error);
     }
     extraction.state(space.id, |state| {
-        // What was found is no writing that one waits for.
-        state.pause.note_end(end);
         // Behind what was left at a store that does not answer, the rest of it is not waited for again.
         (state.tries, state.not_before) = (if are_left { tries } else { 0 }, None);
         state.place = Some(place);
@@ -385,27 +383,26 @@ async fn page(app: &AppState, space: &Space, is_asked: bool) -> Result<bool> {
     Ok(is_done)
 }
 
-/// Writes what was found, not too much of it together, and with the last of it the place. Returns the end of the journal then, if anything
-/// was written.
+/// Writes what was found, not too much of it together, and with the last of it the place.
 async fn write(
     app: &AppState,
     space: SpaceId,
     place: Option<ExtractionPlace>,
     headers: Vec<Header>,
-) -> Result<Option<Position>> {
-    let (mut together, mut bytes, mut end) = (Vec::new(), 0, None);
+) -> Result<()> {
+    let (mut together, mut bytes) = (Vec::new(), 0);
     for header in headers {
         bytes += size_of(&header.found);
         together.push(header);
         if bytes >= TOGETHER {
-            end = Some(app.catalog.extracted(space, None, std::mem::take(&mut together)).await?);
+            app.catalog.extracted(space, None, std::mem::take(&mut together)).await?;
             bytes = 0;
         }
     }
     if !together.is_empty() || place.is_some() {
-        end = Some(app.catalog.extracted(space, place, together).await?);
+        app.catalog.extracted(space, place, together).await?;
     }
-    Ok(end)
+    Ok(())
 }
 
 /// Fails if this server reads no headers.

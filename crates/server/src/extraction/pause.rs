@@ -37,7 +37,7 @@ impl Pause {
     ) -> bool {
         let since = self.end.filter(|(last, _)| *last == end).map_or_else(Instant::now, |(_, since)| since);
         self.end = Some((end, since));
-        if self.due.is_some_and(|due| left(due) != Some(0)) {
+        if self.due.is_some_and(|due| due.term == end.term && left(due) != Some(0)) {
             return true;
         }
         self.due = None;
@@ -50,13 +50,6 @@ impl Pause {
             (self.waiting, self.due) = (None, Some(end));
         }
         does_rest || is_enough
-    }
-
-    /// Takes what was written about the objects for no writing that one waits for.
-    pub(super) fn note_end(&mut self, end: Option<Position>) {
-        if let (Some(end), Some((last, _))) = (end, &mut self.end) {
-            *last = end;
-        }
     }
 }
 
@@ -118,10 +111,11 @@ mod tests {
         assert!(pause.is_over(&config, read(0), at(1000), ByteCount(0)));
         // Page by page, while it is written to.
         for page in [500, 999] {
-            pause.note_end(Some(at(1000 + page)));
             assert!(pause.is_over(&config, read(page), at(1001 + page), ByteCount(0)), "{page}");
         }
         assert!(!pause.is_over(&config, read(1000), at(1999), ByteCount(0)));
+        // What waited in a journal that is over is in the new one.
+        assert!(!pause.is_over(&config, |_| None, Position { term: 2, ..at(5) }, ByteCount(0)));
         assert!(pause.is_over(&config, read(1000), at(2000), ByteCount(0)));
     }
 }
