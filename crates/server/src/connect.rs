@@ -78,6 +78,6 @@ pub fn directory(row: &Store) -> Option<PathBuf> {
 }
 
 fn settings<T: DeserializeOwned>(row: &Store) -> Result<T> {
-    serde_json::from_value(row.config.clone())
+    serde_path_to_error::deserialize(&row.config)
         .map_err(|error| ApiError::invalid(format!("cannot use the settings of store {}: {error}", row.name)))
 }

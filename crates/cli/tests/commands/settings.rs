@@ -179,3 +179,10 @@ fn the_server_shows_its_configuration_and_care_works_while_it_runs() {
     fs::write(&backup, bytes).unwrap();
     assert_ne!(lab.run(["admin", "restore", "--verify", &backup]).code, 0);
 }
+
+#[test]
+fn a_setting_of_a_store_that_cannot_be_is_named() {
+    let lab = Lab::new();
+    let refused = lab.line("store add cloud --connector s3 --set bucket=2024").code(2).err;
+    assert!(refused.contains("bucket: invalid type: integer `2024`, expected a string"), "{refused}");
+}
