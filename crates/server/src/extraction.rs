@@ -305,18 +305,21 @@ async fn look(app: &AppState) -> Result<Vec<Space>> {
         if extraction.state(space.id, |state| state.not_before.is_some_and(|at| at > Instant::now())) {
             continue;
         }
-        let used = app.catalog.used(vec![space.id]).await?.remove(&space.id).unwrap_or_default();
-        let is_over = extraction.state(space.id, |state| {
-            // Nothing was read of it since this server was started.
-            let all = |end: Position| Some(end.seq);
-            let left = |end| state.place.map_or_else(|| all(end), |place| place.left(end));
-            state.pause.is_over(&app.config.extraction, left, space.position, used)
-        });
-        if is_awaited || is_over {
+        if is_awaited || is_pause_over(app, &space).await? {
             due.push(space);
         }
     }
     Ok(due)
+}
+
+/// Tells whether who writes to a space is not waited for any longer.
+async fn is_pause_over(app: &AppState, space: &Space) -> Result<bool> {
+    let used = app.catalog.used(vec![space.id]).await?.remove(&space.id).unwrap_or_default();
+    Ok(app.extraction.state(space.id, |state| {
+        // Where this server has read nothing yet, all of the journal counts.
+        let left = |end: Position| state.place.map_or(Some(end.seq), |place| place.left(end));
+        state.pause.is_over(&app.config.extraction, left, space.position, used)
+    }))
 }
 
 /// Reads a page of a space, and sees to it that one that cannot be read is tried later. Tells whether nothing is left for now.

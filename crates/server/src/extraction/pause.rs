@@ -1,4 +1,4 @@
-//! When objects of a space are read that is being written to: who writes many is not held up, and what waits does not grow for ever.
+//! When the objects of a space are read while it is written to: who writes many is not held up, and what waits does not grow for ever.
 
 use std::time::Instant;
 
@@ -11,8 +11,9 @@ use crate::config::ExtractionConfig;
 pub(super) struct Pause {
     /// The end of the journal at the last look, and since when that is it.
     end: Option<(Position, Instant)>,
+    /// Nothing while nothing waits.
     waiting: Option<Waiting>,
-    /// Up to where it is read without waiting.
+    /// Up to where in the journal it is read without waiting.
     due: Option<Position>,
 }
 

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use percale_core::tree::GROUP_SIZE;
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, RenameFlags, Statx};
 use rustix::io::Errno;
 
@@ -23,10 +24,6 @@ use crate::{
 /// Up to this many files or directories are flushed one by one, more by one flush of the file system. A flush of one
 /// file costs a journal commit of some milliseconds on ext4, whatever its size.
 const FLUSH_EACH_UP_TO: usize = 8;
-
-/// From which size on a published file's marker is looked for, in bytes: one group of a hash tree, within which nobody begins again. Looking
-/// for what smaller files do not have took as long as writing them; if one has a marker, it goes with its fence.
-const MARKED_FROM: u64 = 1 << 20;
 
 /// Directories kept open within one batch.
 const OPEN_DIRS: usize = 256;
@@ -261,8 +258,9 @@ impl Inner {
         };
         dirs.note_change(&to).map_err(wrong)?;
         let stat = statx_at(&to, name).map_err(wrong)?;
-        if stat.stx_size >= MARKED_FROM {
-            // What is left of a marker goes with its fence.
+        // What is left of a marker goes with its fence. Within one group nobody begins again, and looking for markers of small files took 7 % of
+        // the processor's time of those who publish them (10 000 files of 10 kB, `perf`).
+        if stat.stx_size >= GROUP_SIZE {
             let _ = remove_markers(&from, token.name());
         }
         Ok(Published { key: key.clone(), meta: meta(&stat) })
