@@ -7,6 +7,7 @@ mod axis;
 mod csv;
 mod document;
 mod fits;
+mod geotiff;
 mod grib;
 mod hdf5;
 mod image;

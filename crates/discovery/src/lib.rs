@@ -30,4 +30,4 @@ pub mod standard;
 pub use language::{QueryError, both, cql2, parse, parse_attributes, parse_fields, write};
 
 /// The release of what reads headers. It changes with what is found in the same bytes, so that they are read again.
-pub const EXTRACTOR: u32 = 6;
+pub const EXTRACTOR: u32 = 7;

@@ -95,6 +95,86 @@ fn geotiff() {
     cut("x.tif", &bytes);
 }
 
+/// What is wanted was computed with PROJ 9.5.1, from 21 points of each side.
+#[test]
+fn images_in_a_plane_say_where_they_lie() {
+    let place = |keys: &[[u16; 2]], [width, height]: [f64; 2], [x, y]: [f64; 2]| {
+        let (scale, tie) = ([width, height, 0.0], [0.0, 0.0, 0.0, x, y, 0.0]);
+        let found = read("x.tif", &made::georeferenced(keys, &scale, &tie, &[], &[]));
+        assert!(!found.iter().any(|found| found.starts_with("extraction.error")), "{found:#?}");
+        let sides = found.iter().filter_map(|found| found.strip_prefix("coverage."));
+        let side = |side: &str| {
+            side.trim_end_matches(" (float)").split_once('=').and_then(|(_, degrees)| degrees.parse().ok())
+        };
+        sides.map(|found| side(found).expect("a side in degrees")).collect::<Vec<f64>>()
+    };
+    let by = |system: u16| [[1024, 1], [3072, system]];
+    let sentinel = ([30.0, 30.0], [399_960.0, 5_000_040.0]);
+    let utm = [13.727_450_341_7, 13.973_960_915_3, 45.017_153_256_6, 45.149_207_261_0];
+    let world = [40_075_016.685_578_49 / 640.0, 40_075_016.685_578_49 / 480.0];
+    let polar = ([10_000.0, 10_000.0], [-3_200_000.0, 2_400_000.0]);
+    for (keys, (scale, corner), wanted) in [
+        (&by(32633)[..], sentinel, utm),
+        (&[[1024, 1], [1025, 1], [3072, 32633], [3076, 9001]], sentinel, utm),
+        (
+            &[[1024, 1], [1025, 2], [3072, 32633]],
+            sentinel,
+            [13.727_450_341_7, 13.973_575_385_1, 45.017_423_247_2, 45.149_203_824_3],
+        ),
+        // Over the date line.
+        (
+            &by(32601),
+            ([30.0, 30.0], [249_960.0, 5_000_040.0]),
+            [179.821_450_407_3, 180.071_808_721_4, 44.980_156_182_5, 45.116_113_255_6],
+        ),
+        (
+            &by(3857),
+            (world, [-20_037_508.342_789_24, 20_037_508.342_789_24]),
+            [-180.0, 180.0, -85.051_128_779_8, 85.051_128_779_8],
+        ),
+        // Round a pole.
+        (&by(3413), polar, [-180.0, 180.0, 54.236_260_218_2, 90.0]),
+        (&by(3031), polar, [-180.0, 180.0, -90.0, -54.336_719_286_7]),
+        // In feet of the United States.
+        (
+            &[[1024, 1], [3072, 2263], [3076, 9003]],
+            ([100.0, 100.0], [950_000.0, 250_000.0]),
+            [-74.123_804_783_1, -73.892_461_521_2, 40.721_053_716_1, 40.852_867_120_5],
+        ),
+    ] {
+        let found = place(keys, scale, corner);
+        let is_near = |(found, wanted): (&f64, &f64)| (found - wanted).abs() < 1e-8;
+        assert!(
+            found.len() == 4 && found.iter().zip(&wanted).all(is_near),
+            "{keys:?}: {found:?}, not {wanted:?}"
+        );
+    }
+    // Another unit than that of the system, systems of one's own and of nobody, one that counts from Paris, one that is not of a plane, and
+    // coordinates that are said to be of something else.
+    for keys in [
+        &[[1024, 1], [3072, 32633], [3076, 9003]][..],
+        &[[1024, 1], [3072, 32633], [3076, 32767]],
+        &by(32767),
+        &by(3),
+        &by(27561),
+        &by(4326),
+        &[[1024, 2], [3072, 32633]],
+        &[[3072, 32633]],
+    ] {
+        assert_eq!(place(keys, sentinel.0, sentinel.1), [0.0; 0], "{keys:?}");
+    }
+    // Not on the Earth.
+    for (scale, corner) in [
+        ([1e12, 1e12], [0.0, 0.0]),
+        ([f64::MAX, f64::MAX], [0.0, 0.0]),
+        ([30.0, 30.0], [1e300, -1e300]),
+        ([30.0, 30.0], [f64::NAN, 0.0]),
+        ([f64::INFINITY, 30.0], [0.0, 0.0]),
+    ] {
+        assert_eq!(place(&by(32633), scale, corner), [0.0; 0], "{scale:?} {corner:?}");
+    }
+}
+
 #[test]
 fn images_in_degrees_say_where_they_lie() {
     let place_on = |keys: &[[u16; 2]], doubles: &[f64], scale: &[f64], tie: &[f64], matrix: &[f64]| {
@@ -130,7 +210,6 @@ fn images_in_degrees_say_where_they_lie() {
     // Other units, meridians and systems, and what is nowhere.
     for keys in [
         &[][..],
-        &[[1024, 1], [3072, 32633]],
         &[degrees, [2054, 9105]],
         &[degrees, [2051, 8903]],
         &[degrees, [2048, 4807]],
