@@ -167,7 +167,13 @@ async fn load(bench: &Bench, objects: usize) -> Result<(), Failed> {
         let headers = listed.iter().enumerate().map(|(at, Listed { entry, .. })| {
             let content = entry.content.as_ref().ok_or("a collection among the objects")?;
             let found = attributes(folder * FILES_IN_FOLDER + at)?;
-            Ok(Header { entry: entry.id, version: content.version, as_of: Vec::new(), found })
+            Ok(Header {
+                entry: entry.id,
+                version: content.version,
+                as_of: Vec::new(),
+                found,
+                is_partial: false,
+            })
         });
         let headers = headers.collect::<Result<_, Failed>>()?;
         catalog.extracted(space, None, headers).await.map_err(Failed::from)

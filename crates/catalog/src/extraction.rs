@@ -20,7 +20,8 @@ use crate::description;
 use crate::engine::{Change, Query, Tx};
 use crate::error::{Error, ErrorKind, Result};
 use crate::model::{
-    Attribute, AttributeSource, EntryKind, ExtractionPlace, FoundAttribute, Header, OpenVersion, ToExtract,
+    Attribute, AttributeSource, Described, EntryKind, ExtractionPlace, FoundAttribute, Header, OpenVersion,
+    ToExtract,
 };
 use crate::read::open_current;
 use crate::record::{AttributesItem, FormerPlace, Items, RecordChange, SetAttribute, kind};
@@ -51,7 +52,23 @@ impl Catalog {
         self.ask(Place { space, extractor }).await
     }
 
-    /// Puts what was found in the bytes of versions in the place of what was known of them before, and keeps `place` together with it.
+    /// Returns objects of a space behind one of them, in the order of their ids, in whose headers an attribute is true; and behind which one
+    /// there may be more.
+    ///
+    /// # Errors
+    /// As [`Catalog::to_extract`].
+    pub async fn extracted_with(
+        &self,
+        space: SpaceId,
+        attribute: &AttributeName,
+        after: Option<EntryId>,
+        limit: usize,
+    ) -> Result<(Vec<Described>, Option<EntryId>)> {
+        self.ask(With { space, attribute: attribute.clone(), after, limit }).await
+    }
+
+    /// Puts what was found in the bytes of versions in the place of what was known of them before, unless it is partial, and keeps `place`
+    /// together with it.
     /// What is not the current version any more, or is described by other documents now, is passed over: the journal names it again.
     /// Returns the journal up to which it is so.
     ///
@@ -138,32 +155,73 @@ impl Query for Next {
                 all.extend(news.published.keys().chain(&news.again).copied().collect::<BTreeSet<_>>());
             }
         }
-        let keys = all.iter().map(|id| (sp, *id)).collect();
-        batch.learn_all(entry::with_ancestors(tx, keys).await?, Lock::None)?;
-        let mut current = Vec::with_capacity(all.len());
-        for id in all {
-            current.extend(batch.entry(sp, id, Lock::None).await?.filter(|found| news.is_current(found)));
-        }
+        let mut current = load(&mut batch, sp, all).await?;
+        current.retain(|found| news.is_current(found));
         let documents = description::of_objects(tx, &current).await?;
         current.retain(|found| !news.was_read(found) || documents.contains_key(&found.id));
-        batch
-            .load_replicas(current.iter().filter_map(|found| Some((sp, found.version()?))).collect())
-            .await?;
-        let mut versions: Vec<OpenVersion> = Vec::with_capacity(current.len());
-        for found in current {
-            let Some(version) = found.version() else { continue };
-            let path = match batch.path_of(sp, found.id).await {
-                // It cannot be named since something above it was renamed, and nobody would find it.
-                Err(error) if matches!(error.kind(), ErrorKind::InvalidRequest) => continue,
-                path => path?,
-            };
-            let replicas = batch.replicas(sp, version).await?.into_iter().map(|row| row.replica).collect();
-            versions.push(open_current(&path, &found, end, replicas)?);
-        }
-        let due = description::with_documents(&mut batch, sp, versions, documents).await?;
+        let due = described(&mut batch, sp, end, current, documents).await?;
         let is_done = place == from && from.scan.is_none();
         Ok(ToExtract { due, place, is_done })
     }
+}
+
+struct With {
+    space: SpaceId,
+    attribute: AttributeName,
+    after: Option<EntryId>,
+    limit: usize,
+}
+
+impl Query for With {
+    type Out = (Vec<Described>, Option<EntryId>);
+
+    async fn run<T: Tx>(&self, tx: &T) -> Result<Self::Out> {
+        let mut ids = IdCache::default();
+        let mut batch = Batch::new(tx, &mut ids);
+        let row = home_row(&mut batch, self.space).await?;
+        let after = self.after.map_or(0, |after| after.0);
+        let all = attribute::with_true(tx, row.sp, &self.attribute, after, self.limit).await?;
+        let last = all.last().filter(|_| all.len() == self.limit).copied().map(EntryId);
+        let mut current = load(&mut batch, row.sp, all).await?;
+        current.retain(|found| found.version().is_some());
+        let documents = description::of_objects(tx, &current).await?;
+        Ok((described(&mut batch, row.sp, row.space.position, current, documents).await?, last))
+    }
+}
+
+/// Returns entries of a space, with what is above them at hand.
+async fn load<T: Tx>(batch: &mut Batch<'_, T>, sp: i64, all: Vec<u64>) -> Result<Vec<Arc<EntryRow>>> {
+    let keys = all.iter().map(|id| (sp, *id)).collect();
+    batch.learn_all(entry::with_ancestors(batch.tx, keys).await?, Lock::None)?;
+    let mut found = Vec::with_capacity(all.len());
+    for id in all {
+        found.extend(batch.entry(sp, id, Lock::None).await?);
+    }
+    Ok(found)
+}
+
+/// Opens the current versions of objects, and of the documents that describe them. What cannot be named is passed over.
+async fn described<T: Tx>(
+    batch: &mut Batch<'_, T>,
+    sp: i64,
+    end: Position,
+    objects: Vec<Arc<EntryRow>>,
+    documents: HashMap<u64, Vec<EntryRow>>,
+) -> Result<Vec<Described>> {
+    let keys = objects.iter().filter_map(|found| Some((sp, found.version()?)));
+    batch.load_replicas(keys.collect()).await?;
+    let mut versions: Vec<OpenVersion> = Vec::with_capacity(objects.len());
+    for found in objects {
+        let Some(version) = found.version() else { continue };
+        let path = match batch.path_of(sp, found.id).await {
+            // Something above it was renamed, and nobody would find it.
+            Err(error) if matches!(error.kind(), ErrorKind::InvalidRequest) => continue,
+            path => path?,
+        };
+        let replicas = batch.replicas(sp, version).await?.into_iter().map(|row| row.replica).collect();
+        versions.push(open_current(&path, &found, end, replicas)?);
+    }
+    description::with_documents(batch, sp, versions, documents).await
 }
 
 /// What records of the journal say of what is to be read.
@@ -265,17 +323,17 @@ impl Change for Extracted {
         let described = description::of_objects(batch.tx, &there).await?;
         let there: HashSet<u64> = there.iter().map(|found| found.id).collect();
         let mut current = Vec::with_capacity(there.len());
-        for Header { entry, version, as_of, found } in headers {
+        for Header { entry, version, as_of, found, is_partial } in headers {
             let now = described.get(&entry.0).map(Vec::as_slice).unwrap_or_default();
             if there.contains(&entry.0) && now.iter().filter_map(EntryRow::version).eq(as_of.iter().copied())
             {
-                current.push((*entry, *version, found.as_slice()));
+                current.push(NewHeader { entry: *entry, version: *version, found, is_partial: *is_partial });
             }
         }
         if let Some(place) = *place {
             extraction::set(batch.tx, sp, place).await?;
         }
-        let known = current.iter().map(|(entry, ..)| *entry).collect();
+        let known = current.iter().map(|header| header.entry).collect();
         write_headers(batch, sp, &current, known).await
     }
 
@@ -284,12 +342,20 @@ impl Change for Extracted {
     }
 }
 
+/// A [`Header`] of a version that is current.
+pub(crate) struct NewHeader<'a> {
+    pub entry: EntryId,
+    pub version: VersionId,
+    pub found: &'a [FoundAttribute],
+    pub is_partial: bool,
+}
+
 /// Puts what was found in the bytes of current versions in the place of what was known of their entries; nothing is known of others than
 /// `known`. Returns the record.
 pub(crate) async fn write_headers<T: Tx>(
     batch: &mut Batch<'_, T>,
     sp: i64,
-    headers: &[(EntryId, VersionId, &[FoundAttribute])],
+    headers: &[NewHeader<'_>],
     known: Vec<EntryId>,
 ) -> Result<Mark> {
     let keys = known.into_iter().map(|entry| (sp, entry.0)).collect();
@@ -303,8 +369,9 @@ pub(crate) async fn write_headers<T: Tx>(
         rows.into_iter().map(|(entry, rows)| (entry, gather(rows))).collect();
     let known_of = |entry: EntryId| known.get(&entry.0).map_or(&[][..], Vec::as_slice);
     let mut items = Vec::new();
-    for (entry, version, found) in headers {
-        let set = difference(known_of(*entry), found);
+    for NewHeader { entry, version, found, is_partial } in headers {
+        let mut set = difference(known_of(*entry), found);
+        set.retain(|one| !is_partial || !one.values.is_empty());
         if !set.is_empty() {
             let source = AttributeSource::Header;
             items.push(AttributesItem { entry: *entry, source, version: Some(*version), set });

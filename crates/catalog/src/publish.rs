@@ -12,7 +12,7 @@ use crate::batch::{Batch, PathLock, Wants, Written, check_quota};
 use crate::catalog::Catalog;
 use crate::engine::{Change, Query, Tx, to_json};
 use crate::error::{Error, ErrorKind, Result};
-use crate::extraction::{check_found, write_headers};
+use crate::extraction::{NewHeader, check_found, write_headers};
 use crate::model::{
     Answer, AnswerKey, Commit, Committed, Content, FoundAttribute, Intent, IntentId, IntentRow, Prepare,
     StoreState,
@@ -237,8 +237,11 @@ impl Change for CommitAll {
             spaces.entry(draft.sp).or_default().push((draft, found));
         }
         for (sp, published) in spaces {
-            let headers = published.iter().map(|(draft, found)| (draft.entry, draft.version, *found));
-            let headers: Vec<_> = headers.collect();
+            let new = |draft: &Draft, found| {
+                let (entry, version) = (draft.entry, draft.version);
+                NewHeader { entry, version, found, is_partial: false }
+            };
+            let headers: Vec<_> = published.iter().map(|(draft, found)| new(draft, *found)).collect();
             let replaced = published.iter().filter(|(draft, _)| !draft.created).map(|(draft, _)| draft.entry);
             let replaced: Vec<EntryId> = replaced.collect();
             let mark = write_headers(batch, sp, &headers, replaced).await?;

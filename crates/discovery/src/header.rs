@@ -18,6 +18,8 @@ pub const FORMAT: &str = "format";
 pub const LEFT_OUT: &str = "extraction.left_out";
 /// The attribute that says why nothing, or not all, could be read.
 pub const ERROR: &str = "extraction.error";
+/// The attribute that says that it is tried again by itself, since what has the bytes did not answer.
+pub const UNREAD: &str = "extraction.unread";
 /// The attribute that names the documents beside a file that describe it.
 pub const DESCRIBED_BY: &str = "described_by";
 
@@ -37,6 +39,7 @@ pub struct Header {
     places: HashMap<AttributeName, usize>,
     bytes: usize,
     left_out: u64,
+    is_unread: bool,
 }
 
 impl Header {
@@ -57,6 +60,10 @@ impl Header {
                 _ => 1,
             });
             return self.leave_out(counts.fold(0, u64::saturating_add));
+        }
+        // No file says that of itself.
+        if name.as_str() == UNREAD {
+            return;
         }
         let at = match self.places.get(&name) {
             Some(at) => *at,
@@ -126,6 +133,16 @@ impl Header {
         self.text(ERROR, why);
     }
 
+    /// Says that what could not be read is tried again.
+    pub fn leave_unread(&mut self) {
+        self.is_unread = true;
+    }
+
+    /// Tells whether that was said.
+    pub fn is_unread(&self) -> bool {
+        self.is_unread
+    }
+
     /// Adds what a document beside the file says of it, where the file itself and the documents before say nothing.
     pub fn describe(&mut self, document: &str, said: Vec<Found>) {
         self.text(DESCRIBED_BY, document);
@@ -147,12 +164,17 @@ impl Header {
         standard::add(&mut self);
         if self.left_out > 0 {
             let left_out = i64::try_from(self.left_out).unwrap_or(i64::MAX);
-            // There is room for it, whatever there is.
-            if let Some(name) = name_of(LEFT_OUT) {
-                self.found.push(Found { name, values: vec![AttributeValue::Integer(left_out)] });
-            }
+            self.close(LEFT_OUT, AttributeValue::Integer(left_out));
+        }
+        if self.is_unread {
+            self.close(UNREAD, AttributeValue::Bool(true));
         }
         self.found
+    }
+
+    /// Adds what there is room for, whatever there is.
+    fn close(&mut self, name: &str, value: AttributeValue) {
+        self.found.extend(name_of(name).map(|name| Found { name, values: vec![value] }));
     }
 
     /// Gives the texts that ACDD keeps times in a second value, the time; of a date that is an end, that is the last moment of it.

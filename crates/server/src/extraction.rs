@@ -3,24 +3,24 @@
 //! (docs/decisions/2026-11-23-a-sync-header-comes-with-its-version.md).
 
 mod ahead;
+mod away;
 mod elsewhere;
 mod pause;
 mod pool;
 mod program;
+mod queue;
 mod ranges;
 mod reading;
 mod references;
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use percale_catalog::{
-    Catalog, Described, ExtractionMode, ExtractionPlace, FoundAttribute, Header, OpenVersion, Rules, Space,
-    SpaceRules, ToExtract,
+    Catalog, ExtractionMode, ExtractionPlace, FoundAttribute, Header, OpenVersion, Rules, Space, SpaceRules,
 };
 use percale_core::ids::SpaceId;
 use percale_core::{AttributeName, AttributeValue, ByteCount, ByteRange, ErrorCode, ObjectPath, Position};
@@ -29,37 +29,24 @@ use percale_discovery::frame::{Asked, Outcome, What};
 use percale_discovery::header::{ERROR, Found, Header as Gathered};
 use percale_federation::Acting;
 use tokio::sync::{Notify, Semaphore, watch};
-use tokio::task::JoinSet;
 
-use crate::app::system_caller;
 use crate::config::ExtractionConfig;
 use crate::http::forward;
 use crate::reading::Reach;
 use crate::{ApiError, AppState, Result};
 pub use ahead::Arrived;
-use elsewhere::Elsewhere;
+use away::Away;
 pub use elsewhere::read_for_home;
 use pause::Pause;
 use pool::Pool;
 use program::Program;
-use reading::{AwayStores, Patience, Reading, is_of_store};
+use queue::Again;
+pub use queue::{drain, run};
+use reading::Reading;
 pub use references::references;
 
-/// Spaces of which a page is read at once, so that one whose store does not answer holds up none of the others.
-const SPACES: usize = 4;
-/// Versions that are looked at together.
-const PAGE: usize = 500;
-/// Headers that are written together, while the next ones are read.
-const SOME: usize = 50;
 /// Bytes of names and values that are written together.
 const TOGETHER: usize = 4 << 20;
-/// Times that a space is tried whose objects cannot be read although their stores answer, before they count as unreadable: with the waits
-/// between, some two minutes.
-const TRIES: u32 = 6;
-/// Times that it is tried while a store does not answer, before it is gone on behind what lies there: some forty minutes.
-const STORE_TRIES: u32 = 14;
-/// The first wait; each one is twice as long as the one before.
-const FIRST_WAIT: Duration = Duration::from_secs(4);
 /// For how long the answer to a write in a space that is `sync` waits.
 const WAIT: Duration = Duration::from_secs(60);
 /// And for how long while other servers of the site get no further: there may be none that reads.
@@ -77,10 +64,10 @@ struct State {
     /// Where the journal was when they were looked up.
     rules_at: Option<Position>,
     place: Option<ExtractionPlace>,
-    tries: u32,
-    /// When it is tried again.
+    /// Until when it is left alone, since the catalog did not answer.
     not_before: Option<Instant>,
     pause: Pause,
+    again: Again,
     /// Held by who reads a page of it.
     turn: Arc<tokio::sync::Mutex<()>>,
 }
@@ -109,6 +96,7 @@ pub struct Extraction {
     at_once: usize,
     /// How many may be asked for references at once: the others go on reading headers.
     for_references: Semaphore,
+    away: Away,
     spaces: Mutex<HashMap<SpaceId, State>>,
     /// Counts what was found.
     further: watch::Sender<u64>,
@@ -124,8 +112,9 @@ impl Extraction {
         let pool = program.map(|program| Pool::new(program, at_once));
         let programs = config.programs.iter().filter_map(Program::new).collect();
         let for_references = Semaphore::new(at_once.div_ceil(2));
+        let away = Away::new(config.again);
         let (spaces, further, asked) = (Mutex::default(), watch::channel(0).0, Notify::new());
-        Self { pool, programs, at_once, for_references, spaces, further, asked }
+        Self { pool, programs, at_once, for_references, away, spaces, further, asked }
     }
 
     fn state<T>(&self, space: SpaceId, change: impl FnOnce(&mut State) -> T) -> T {
@@ -188,7 +177,7 @@ impl Extraction {
         let mut further = self.further.subscribe();
         self.asked.notify_one();
         let is_behind = self.state(position.space, |state| {
-            state.tries > 0 || state.place.is_some_and(|place| place.looks_at_all())
+            state.not_before.is_some() || state.place.is_some_and(|place| place.looks_at_all())
         });
         let until = began + if is_behind { ahead::PATIENCE } else { WAIT };
         let read = async {
@@ -238,176 +227,6 @@ impl Extraction {
     }
 }
 
-/// Reads what was published, in all spaces that are at home here, until the server ends; a server that reads nothing only learns which of
-/// them are `sync`.
-pub async fn run(app: AppState) {
-    // Tasks of their own: while spaces are looked for, they go on, and hold up nobody who waits for the catalog behind them.
-    let mut reading = JoinSet::new();
-    // Spaces that wait for their turn, and these with those that have it.
-    let (mut due, mut taken) = (VecDeque::new(), HashSet::new());
-    let (mut look_at, mut is_more) = (tokio::time::Instant::now(), false);
-    loop {
-        while reading.len() < SPACES
-            && let Some(space) = due.pop_front()
-        {
-            reading.spawn(turn(app.clone(), space));
-        }
-        tokio::select! {
-            () = app.stopping.cancelled() => return,
-            Some(ended) = reading.join_next() => {
-                let is_done = match ended {
-                    Ok((space, is_done)) => {
-                        taken.remove(&space);
-                        is_done
-                    }
-                    Err(error) => {
-                        tracing::error!(%error, "reading headers of a space broke off");
-                        // Whichever that was may be read again; the others wait for their turn at it.
-                        taken = due.iter().map(|space: &Space| space.id).collect();
-                        true
-                    }
-                };
-                if !is_done || is_more {
-                    look_at = tokio::time::Instant::now();
-                }
-            }
-            () = app.extraction.asked.notified() => look_at = tokio::time::Instant::now(),
-            () = tokio::time::sleep_until(look_at) => {
-                let found = look(&app).await.unwrap_or_else(|error| {
-                    tracing::warn!(%error, "cannot look for what was published; will look again");
-                    Vec::new()
-                });
-                is_more = false;
-                for space in found {
-                    match taken.insert(space.id) {
-                        true => due.push_back(space),
-                        // What came since its page was begun may not be in it.
-                        false => is_more = true,
-                    }
-                }
-                look_at = tokio::time::Instant::now() + app.config.extraction.delay;
-            }
-        }
-    }
-}
-
-/// Returns the spaces of which something is to be read now.
-async fn look(app: &AppState) -> Result<Vec<Space>> {
-    let extraction = &app.extraction;
-    let mut due = Vec::new();
-    for space in app.catalog.spaces(&system_caller()).await? {
-        extraction.note(&app.catalog, &space).await?;
-        let (is_off, is_awaited) = extraction
-            .state(space.id, |state| (state.is_off(), state.any(|mode| mode == ExtractionMode::Sync)));
-        if is_off || extraction.pool.is_none() || extraction.is_read(space.position) {
-            continue;
-        }
-        if extraction.state(space.id, |state| state.not_before.is_some_and(|at| at > Instant::now())) {
-            continue;
-        }
-        if is_awaited || is_pause_over(app, &space).await? {
-            due.push(space);
-        }
-    }
-    Ok(due)
-}
-
-/// Tells whether who writes to a space is not waited for any longer.
-async fn is_pause_over(app: &AppState, space: &Space) -> Result<bool> {
-    let used = app.catalog.used(vec![space.id]).await?.remove(&space.id).unwrap_or_default();
-    Ok(app.extraction.state(space.id, |state| {
-        // Where this server has read nothing yet, all of the journal counts.
-        let left = |end: Position| state.place.map_or(Some(end.seq), |place| place.left(end));
-        state.pause.is_over(&app.config.extraction, left, space.position, used)
-    }))
-}
-
-/// Reads a page of a space, and sees to it that one that cannot be read is tried later. Tells whether nothing is left for now.
-async fn turn(app: AppState, space: Space) -> (SpaceId, bool) {
-    let is_done = page(&app, &space, false).await.unwrap_or_else(|error| {
-        let tries = app.extraction.state(space.id, |state| {
-            state.not_before = Some(Instant::now() + FIRST_WAIT * 2u32.pow(state.tries.min(TRIES)));
-            state.tries = state.tries.saturating_add(1);
-            state.tries
-        });
-        tracing::warn!(%error, space = %space.name, tries, "headers cannot be read now; will try again");
-        true
-    });
-    (space.id, is_done)
-}
-
-/// Reads a page of a space, also of what is not read by itself if that `is_asked` for. Tells whether nothing is left.
-async fn page(app: &AppState, space: &Space, is_asked: bool) -> Result<bool> {
-    let extraction = &app.extraction;
-    let turn = extraction.state(space.id, |state| state.turn.clone());
-    let _turn = turn.lock().await;
-    let ToExtract { mut due, place, is_done } = app.catalog.to_extract(space.id, EXTRACTOR, PAGE).await?;
-    let rules = extraction.state(space.id, |state| {
-        due.retain(|due| is_asked || !state.mode_of(&due.object.path).is_off());
-        state.rules.clone()
-    });
-    let tries = extraction.state(space.id, |state| state.tries);
-    let patience = Patience { is_over: tries + 1 >= TRIES, is_over_for_stores: tries + 1 >= STORE_TRIES };
-    let (mut away, mut headers, mut are_left) = (None, Vec::new(), false);
-    let stores = AwayStores::default();
-    for some in due.chunks(SOME) {
-        // What was read is written while more is read.
-        let read = async {
-            let elsewhere = Elsewhere::read(app, space, some).boxed().await;
-            let (away, elsewhere) = (Some(&stores), Some(&elsewhere));
-            let reading = Reading::new(app, &rules, &Reach::Here);
-            Reading { away, elsewhere, patience, ..reading }.all(some).await
-        };
-        let (read, written) = tokio::join!(read, write(app, space.id, None, std::mem::take(&mut headers)));
-        written?;
-        for (Described { object: version, .. }, found) in some.iter().zip(read) {
-            match found {
-                Ok(header) => headers.push(header),
-                Err(error) if patience.ends_with(&error) => {
-                    are_left |= is_of_store(&error) || error.code() == ErrorCode::SiteUnavailable;
-                    headers.push(unreadable(version, &error));
-                }
-                Err(error) => away = Some(error),
-            }
-        }
-    }
-    // One that is away for now is tried again with its page, and holds up none of the others in that.
-    let place_now = (!is_done && away.is_none()).then_some(place);
-    write(app, space.id, place_now, headers).await?;
-    if let Some(error) = away {
-        return Err(error);
-    }
-    extraction.state(space.id, |state| {
-        // Behind what was left at a store that does not answer, the rest of it is not waited for again.
-        (state.tries, state.not_before) = (if are_left { tries } else { 0 }, None);
-        state.place = Some(place);
-    });
-    extraction.further.send_modify(|count| *count += 1);
-    Ok(is_done)
-}
-
-/// Writes what was found, not too much of it together, and with the last of it the place.
-async fn write(
-    app: &AppState,
-    space: SpaceId,
-    place: Option<ExtractionPlace>,
-    headers: Vec<Header>,
-) -> Result<()> {
-    let (mut together, mut bytes) = (Vec::new(), 0);
-    for header in headers {
-        bytes += size_of(&header.found);
-        together.push(header);
-        if bytes >= TOGETHER {
-            app.catalog.extracted(space, None, std::mem::take(&mut together)).await?;
-            bytes = 0;
-        }
-    }
-    if !together.is_empty() || place.is_some() {
-        app.catalog.extracted(space, place, together).await?;
-    }
-    Ok(())
-}
-
 /// Fails if this server reads no headers.
 ///
 /// # Errors
@@ -430,19 +249,6 @@ pub async fn may_extract(app: &AppState, path: &ObjectPath) -> Result<()> {
         let detail = format!("the headers of what is in {name} are read by its home, site {}", home.name);
         return Err(ApiError::new(ErrorCode::Unsupported, detail));
     }
-    Ok(())
-}
-
-/// Reads all that was published in the space of a path and not read yet, whatever the space says.
-///
-/// # Errors
-/// As [`may_extract`]; what keeps a header from being read.
-pub async fn drain(app: &AppState, path: &ObjectPath) -> Result<()> {
-    may_extract(app, path).await?;
-    let name = path.space().ok_or_else(|| ApiError::invalid(format!("{path} is in no space")))?;
-    let space = app.catalog.space(&system_caller(), &name).await?;
-    app.extraction.note(&app.catalog, &space).await?;
-    while !page(app, &space, true).await? {}
     Ok(())
 }
 
@@ -471,6 +277,28 @@ pub async fn extract(
     }
     write(app, space, None, headers).await?;
     Ok(outcomes)
+}
+
+/// Writes what was found, not too much of it together, and with the last of it the place.
+async fn write(
+    app: &AppState,
+    space: SpaceId,
+    place: Option<ExtractionPlace>,
+    headers: Vec<Header>,
+) -> Result<()> {
+    let (mut together, mut bytes) = (Vec::new(), 0);
+    for header in headers {
+        bytes += size_of(&header.found);
+        together.push(header);
+        if bytes >= TOGETHER {
+            app.catalog.extracted(space, None, std::mem::take(&mut together)).await?;
+            bytes = 0;
+        }
+    }
+    if !together.is_empty() || place.is_some() {
+        app.catalog.extracted(space, place, together).await?;
+    }
+    Ok(())
 }
 
 fn error_of(header: &Header) -> Result<()> {
@@ -519,16 +347,6 @@ impl Extraction {
         metrics::counter!("percale_headers_read_total", "outcome" => what).increment(1);
         Ok(gathered)
     }
-}
-
-fn unreadable(version: &OpenVersion, error: &ApiError) -> Header {
-    let mut gathered = Gathered::default();
-    gathered.fail(error.detail());
-    header_of(version, attributes_of(gathered, &Rules::default()))
-}
-
-fn header_of(version: &OpenVersion, found: Vec<FoundAttribute>) -> Header {
-    Header { entry: version.entry, version: version.version, as_of: Vec::new(), found }
 }
 
 /// Returns what is kept of what was gathered.

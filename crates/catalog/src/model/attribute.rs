@@ -68,6 +68,8 @@ pub struct Header {
     pub as_of: Vec<VersionId>,
     /// The attributes, each once and with its values.
     pub found: Vec<FoundAttribute>,
+    /// Not all could be read, so what is known under other names stays.
+    pub is_partial: bool,
 }
 
 /// How far attributes were taken out of the bytes of a space's objects.

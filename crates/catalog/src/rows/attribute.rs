@@ -83,6 +83,11 @@ static RULES_OF_ENTRIES: Sql = Sql::each(
 );
 static ANY: Sql = Sql::both("SELECT entry FROM attribute WHERE sp = $1 LIMIT 1");
 static IS_KNOWN: Sql = Sql::both("SELECT entry FROM attribute WHERE sp = $1 AND name = $2 LIMIT 1");
+/// Of headers.
+static WITH_NUMBER: Sql = Sql::both(
+    "SELECT entry FROM attribute WHERE sp = $1 AND name = $2 AND number = $3 AND entry > $4 AND type = $5 AND source = 1 \
+     ORDER BY entry LIMIT $6",
+);
 static COUNT_TEXTS: Sql = Sql::both(
     "SELECT COUNT(*) FROM (SELECT entry FROM attribute WHERE sp = $1 AND name = $2 AND word IS NOT NULL LIMIT $3) AS c",
 );
@@ -243,6 +248,19 @@ pub(crate) async fn any<T: Tx>(tx: &T, sp: i64) -> Result<bool> {
 /// Tells whether anything in a space has an attribute.
 pub(crate) async fn is_known<T: Tx>(tx: &T, sp: i64, name: &AttributeName) -> Result<bool> {
     Ok(!tx.query(&IS_KNOWN, row![sp, name.as_str()]).await?.is_empty())
+}
+
+/// Returns the entries behind one whose headers have an attribute that is true, in their order.
+pub(crate) async fn with_true<T: Tx>(
+    tx: &T,
+    sp: i64,
+    name: &AttributeName,
+    after: u64,
+    limit: usize,
+) -> Result<Vec<u64>> {
+    let (kind, number, _) = compared(&AttributeValue::Bool(true));
+    let rows = tx.query(&WITH_NUMBER, row![sp, name.as_str(), number, after, kind, limit]).await?;
+    rows.into_iter().map(|mut row| row.number()).collect()
 }
 
 /// Counts the values of an attribute that are texts, or those that are ordered as numbers, up to `most`.

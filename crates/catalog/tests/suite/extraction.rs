@@ -7,7 +7,7 @@ use percale_core::access::Caller;
 use percale_core::attribute::MAX_ATTRIBUTE_TEXT;
 use percale_core::ids::EntryId;
 use percale_core::path::MAX_PATH_BYTES;
-use percale_core::{AttributeValue, ByteCount};
+use percale_core::{AttributeName, AttributeValue, ByteCount};
 
 use crate::site::{Site, kind, path};
 
@@ -23,7 +23,8 @@ fn attribute(name: &str, value: &str) -> FoundAttribute {
 
 fn header(version: &OpenVersion, set: &[(&str, &str)]) -> Header {
     let found = set.iter().map(|(name, value)| attribute(name, value));
-    Header { entry: version.entry, version: version.version, as_of: Vec::new(), found: found.collect() }
+    let (entry, version, as_of) = (version.entry, version.version, Vec::new());
+    Header { entry, version, as_of, found: found.collect(), is_partial: false }
 }
 
 fn header_by(Described { object, as_of, .. }: &Described, set: &[(&str, &str)]) -> Header {
@@ -103,6 +104,57 @@ async fn what_was_found_takes_the_place_of_what_was_found_before(site: Site) {
     assert_eq!(said(&site, "/lab/x").await, [person]);
     let long = "x".repeat(MAX_ATTRIBUTE_TEXT + 1);
     assert_eq!(kind(note(vec![header(&second, &[("a", &long)])]).await), ErrorKind::InvalidRequest);
+    site.assert_sound().await;
+}
+
+async fn what_was_not_read_is_found_by_that_and_keeps_what_is_known(site: Site) {
+    let mark: AttributeName = "unread".parse().unwrap();
+    let marked = |version: &OpenVersion, is_so: bool| {
+        let found = vec![(mark.clone(), vec![AttributeValue::Bool(is_so)])];
+        Header { found, is_partial: true, ..header(version, &[]) }
+    };
+    let with = async |after: Option<EntryId>, limit| {
+        let (found, last) = site.catalog.extracted_with(site.space.id, &mark, after, limit).await.unwrap();
+        let is_last = found.last().map(|found| found.object.entry) == last;
+        assert_eq!(last.is_some(), found.len() == limit && is_last);
+        found.into_iter().map(|found| found.object).collect::<Vec<_>>()
+    };
+    let all = ["a", "b", "c", "d", "e"];
+    for name in all {
+        site.put(&format!("/lab/{name}"), 1).await;
+    }
+    settle(&site).await;
+    let mut versions = Vec::new();
+    for name in all {
+        versions
+            .push(site.catalog.open_object(&site.admin, &path(&format!("/lab/{name}")), None).await.unwrap());
+    }
+    versions.sort_by_key(|version| version.entry);
+    assert_eq!(with(None, 10).await, []);
+    let headers = versions.iter().map(|version| marked(version, version.path.name() != Some("c"))).collect();
+    let before = site.catalog.extracted(site.space.id, None, headers).await.unwrap();
+    // Nobody else says what is unread.
+    let person = AttributeChange { set: vec![(mark.clone(), vec![AttributeValue::Bool(true)])] };
+    site.catalog.change_attributes(&site.admin, &path("/lab/c"), person).await.unwrap();
+    let names = |found: &[OpenVersion]| found.iter().map(|one| one.path.to_string()).collect::<Vec<_>>();
+    let marked_ones: Vec<_> = versions.iter().filter(|one| one.path.name() != Some("c")).cloned().collect();
+    let (first, rest) = (with(None, 3).await, with(Some(marked_ones[2].entry), 3).await);
+    assert_eq!((names(&first), names(&rest)), (names(&marked_ones[..3]), names(&marked_ones[3..])));
+    assert_eq!(first[0].version, marked_ones[0].version);
+    let found = |name: &str, value: &str| (name.to_owned(), AttributeSource::Header, value.to_owned());
+    assert_eq!(said(&site, "/lab/a").await, [found("at", "/lab/a"), found("unread", "true")]);
+    // The same once more is no record.
+    let again = site.catalog.extracted(site.space.id, None, vec![marked(&marked_ones[0], true)]).await;
+    assert_eq!(again.unwrap().seq, before.seq + 1);
+    // Of what was removed or replaced, the current version; once it was read, nothing.
+    site.remove("/lab/a", false).await.unwrap();
+    site.put("/lab/b", 2).await;
+    let found = with(None, 10).await;
+    assert_eq!(found.len(), 3);
+    let b = found.iter().find(|one| one.path.name() == Some("b")).unwrap();
+    assert_ne!(b.version, versions.iter().find(|one| one.entry == b.entry).unwrap().version);
+    settle(&site).await;
+    assert!(!names(&with(None, 10).await).contains(&"/lab/b".to_owned()));
     site.assert_sound().await;
 }
 
@@ -332,6 +384,7 @@ on_both! {
     what_is_described_is_not_all_read_ahead,
     each_version_is_read_once,
     what_was_found_takes_the_place_of_what_was_found_before,
+    what_was_not_read_is_found_by_that_and_keeps_what_is_known,
     what_was_read_at_once_is_not_read_again,
     what_was_read_ahead_is_there_with_the_version,
     all_is_read_again_by_another_extractor_and_where_the_journal_is_gone,

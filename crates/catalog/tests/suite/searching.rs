@@ -814,7 +814,7 @@ async fn a_search_that_takes_long_is_ended_and_says_so(site: Site) {
     let paths: Vec<String> = (0..5000).map(|n| format!("/lab/{n}")).collect();
     let headers = site.put_many(&paths).await.into_iter().zip(&paths).map(|(object, at)| {
         let found = vec![(name("v"), vec![text(&format!("{at} of many"))])];
-        Header { entry: object.entry, version: object.version, as_of: Vec::new(), found }
+        Header { entry: object.entry, version: object.version, as_of: Vec::new(), found, is_partial: false }
     });
     site.catalog.extracted(site.space.id, None, headers.collect()).await.unwrap();
     let mut config = site.config.clone();

@@ -138,7 +138,7 @@ async fn what_a_filter_leads_to_is_sorted_by_itself(site: Site) {
     let headers = site.put_many(&paths).await.into_iter().zip(0..).map(|(object, n): (_, i64)| {
         let said = [("n", n), ("level", n * 7 % 1000)];
         let found = said.map(|(of, value)| (name(of), vec![AttributeValue::Integer(value)])).to_vec();
-        Header { entry: object.entry, version: object.version, as_of: Vec::new(), found }
+        Header { entry: object.entry, version: object.version, as_of: Vec::new(), found, is_partial: false }
     });
     let headers: Vec<Header> = headers.collect();
     for headers in headers.chunks(5000) {

@@ -378,7 +378,8 @@ fn a_site_reads_formats_of_its_own() {
 fn two_sites(workers: &str) -> (Lab, Site) {
     let site = |name: &str, workers: &str| {
         let options = SiteOptions::new(env!("CARGO_BIN_EXE_percale"));
-        Site::start(options.set("site.name", &format!("\"{name}\"")).set("extraction.workers", workers))
+        let options = options.set("site.name", &format!("\"{name}\"")).set("extraction.workers", workers);
+        Site::start(options.set("extraction.again", "\"2s\""))
     };
     let (lab, baltic) = (Lab::of(site("alps", "1")), site("baltic", workers));
     let at_baltic = |words: &[&str]| {
@@ -409,11 +410,38 @@ fn what_lies_at_another_site_is_read_there() {
 }
 
 #[test]
+fn what_lies_at_a_site_that_is_away_is_read_by_itself_once_it_is_back() {
+    let (lab, mut baltic) = two_sites("1");
+    soon(&lab, "title=afar", &["afar.nc"]);
+    lab.line("space set lab --extraction off").ok();
+    let file = lab.write("later.nc", &netcdf("later"));
+    let put = ["put", file.to_str().unwrap(), "percale:/lab/later.nc"];
+    assert!(baltic.command(&put).output().unwrap().status.success());
+    baltic.kill();
+    lab.line("space set lab --extraction async").ok();
+    soon(&lab, "extraction.unread=true", &["later.nc"]);
+    let said = lab.line("meta get percale:/lab/later.nc").ok().out;
+    assert!(said.contains("site baltic did not read it") && said.contains("tried again"), "{said}");
+    // What comes behind it does not wait, and what is known is still found.
+    put_near(&lab);
+    soon(&lab, "title=afar", &["afar.nc"]);
+    baltic.spawn();
+    baltic.wait_until_ready();
+    soon(&lab, "title=later", &["later.nc"]);
+    assert_eq!(found(&lab, "extraction.error:*"), Vec::<String>::new());
+    assert_eq!(found(&lab, "extraction.unread=true"), Vec::<String>::new());
+}
+
+fn put_near(lab: &Lab) {
+    put(lab, "near.nc", &netcdf("near"));
+    soon(lab, "title=near", &["near.nc"]);
+}
+
+#[test]
 fn what_another_site_does_not_read_is_read_for_whom_asks() {
     let (lab, _baltic) = two_sites("0");
-    put(&lab, "near.nc", &netcdf("near"));
     // It holds up nothing, and says where it is.
-    soon(&lab, "title=near", &["near.nc"]);
+    put_near(&lab);
     soon(&lab, "extraction.error:*", &["afar.nc"]);
     let said = lab.line("meta get percale:/lab/afar.nc").ok().out;
     assert!(said.contains("site baltic"), "{said}");

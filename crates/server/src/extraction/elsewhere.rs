@@ -2,6 +2,7 @@
 //! (docs/decisions/2026-11-26-headers-are-read-where-the-bytes-lie.md).
 
 use std::collections::{BTreeMap, HashMap};
+use std::future::ready;
 use std::time::{Duration, Instant};
 
 use futures::future::{BoxFuture, join_all};
@@ -13,6 +14,7 @@ use percale_core::ids::{SiteId, SpaceId, VersionId};
 use percale_discovery::header::{Found, Header as Gathered};
 use percale_federation::Acting;
 
+use super::away::Place;
 use super::reading::Reading;
 use super::size_of_one;
 use crate::abroad::from_problem;
@@ -31,6 +33,7 @@ pub(super) struct Elsewhere(HashMap<VersionId, Result<Vec<Found>>>);
 impl Elsewhere {
     /// Asks the sites that have copies of what has none here, of objects and of the documents that describe them.
     pub async fn read(app: &AppState, space: &Space, some: &[Described]) -> Self {
+        let away = &app.extraction.away;
         let mut of_site: BTreeMap<SiteId, Vec<VersionId>> = BTreeMap::new();
         for Described { object, by, .. } in some {
             for version in [object].into_iter().chain(by) {
@@ -43,7 +46,10 @@ impl Elsewhere {
                 }
             }
         }
-        let asked = of_site.into_iter().map(|(site, versions)| ask(app, space, site, versions).boxed());
+        let asked = of_site.into_iter().map(|(site, versions)| match away.has(Place::Site(site)) {
+            true => ready(all_fail(app, site, versions, &is_away())).boxed(),
+            false => ask(app, space, site, versions).boxed(),
+        });
         let asked: Vec<BoxFuture<'_, _>> = asked.collect();
         Self(join_all(asked).await.into_iter().flatten().collect())
     }
@@ -78,14 +84,12 @@ async fn ask(
         };
         let items = match asked.await {
             Ok(HeadersRead { items }) if !items.is_empty() => items,
-            Ok(_) => {
-                let error = ApiError::new(ErrorCode::SiteUnavailable, "the site answers nothing");
-                all.extend(left.drain(..).map(|version| (version, Err(error.clone()))));
-                continue;
-            }
-            Err(error) => {
-                let error = no_answer(error);
-                all.extend(left.drain(..).map(|version| (version, Err(error.clone()))));
+            answer => {
+                let error = answer.map_or_else(no_answer, |_| is_away());
+                if error.is_retryable() {
+                    app.extraction.away.note(Place::Site(site));
+                }
+                all.extend(all_fail(app, site, std::mem::take(&mut left), &error));
                 continue;
             }
         };
@@ -95,16 +99,36 @@ async fn ask(
                 let found = found.into_iter().map(|HeaderAttribute { name, values }| Found { name, values });
                 (version, Ok(found.collect()))
             }
-            Outcome::Failed(problem) => (version, Err(from_problem(problem))),
+            Outcome::Failed(problem) => (version, Err(told(app, site, from_problem(problem)))),
         }));
     }
+    all
+}
+
+fn all_fail(
+    app: &AppState,
+    site: SiteId,
+    versions: Vec<VersionId>,
+    error: &ApiError,
+) -> Vec<(VersionId, Result<Vec<Found>>)> {
+    let error = told(app, site, error.clone());
+    versions.into_iter().map(|version| (version, Err(error.clone()))).collect()
+}
+
+/// Says which site it was, and what helps.
+fn told(app: &AppState, site: SiteId, error: ApiError) -> ApiError {
     let name = app.fabric.member(site).map_or_else(|_| site.to_string(), |member| member.name.clone());
-    let told = |error: ApiError| {
-        error.context(format!(
+    let told = match error.is_retryable() {
+        true => format!("site {name} did not read it"),
+        false => format!(
             "`percale meta extract` reads it from site {name} for who runs it; by itself that site did not"
-        ))
+        ),
     };
-    all.into_iter().map(|(version, found)| (version, found.map_err(told))).collect()
+    error.context(told)
+}
+
+fn is_away() -> ApiError {
+    ApiError::new(ErrorCode::SiteUnavailable, "the site does not answer")
 }
 
 /// Judges why a site did not read anything. One of an earlier release does not know the question.

@@ -35,7 +35,8 @@ async fn is_read(admin: &Client, path: &str) -> Option<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_store_that_is_away_holds_up_no_other_space_and_its_objects_are_read_once_it_is_back() {
-    let server = server(1).await;
+    let again = Duration::from_secs(1);
+    let server = server_with(1, |config| config.again = again).await;
     let admin = &server.admin;
     for store in ["dead", "live"] {
         server.add_store(store).await;
@@ -66,10 +67,49 @@ async fn a_store_that_is_away_holds_up_no_other_space_and_its_objects_are_read_o
         admin.write(&path, b"bytes".to_vec()).await.expect(201);
         eventually("the other space is read", || is_read(admin, &path)).await;
     }
-    assert!(!attributes(admin, "/dead/0.json").await.contains("extraction.error"));
+    let is_left = async |path: &str| {
+        let said = attributes(admin, path).await;
+        (said.contains("extraction.unread") && said.contains("tried again")).then_some(())
+    };
+    eventually("what is away says so", || is_left("/dead/59.json")).await;
+    assert!(is_left("/dead/0.json").await.is_some());
+    // It stays so as long as the store does.
+    tokio::time::sleep(2 * again).await;
+    assert!(is_left("/dead/0.json").await.is_some());
     switch.unwrap().heal();
-    eventually("what was away is read", || is_read(admin, "/dead/59.json")).await;
-    assert!(is_read(admin, "/dead/0.json").await.is_some());
+    for path in ["/dead/0.json", "/dead/59.json"] {
+        eventually("what was away is read", || is_read(admin, path)).await;
+        let said = attributes(admin, path).await;
+        assert!(!said.contains("extraction."), "{said}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_read_before_its_store_went_away_is_still_said() {
+    let server = server_with(1, |config| config.again = Duration::from_millis(200)).await;
+    let admin = &server.admin;
+    server.add_store("disk").await;
+    admin.post("/v1/spaces", json!({"name": "s", "extraction": "async"})).await.expect(201);
+    admin.write("/s/a.json", b"bytes".to_vec()).await.expect(201);
+    eventually("it is read", || is_read(admin, "/s/a.json")).await;
+    let app = server.running.app();
+    let store = app.catalog.stores().await.unwrap().remove(0).id;
+    let mut switch = None;
+    app.stores.wrap(store, |store| {
+        let (chaos, healer) = Chaos::new(store, ChaosPolicy { errors: 1.0, ..ChaosPolicy::default() });
+        switch = Some(healer);
+        Arc::new(chaos)
+    });
+    // Its format may be another one by its new name.
+    admin.post("/v1/move", json!({"from": "/s/a.json", "to": "/s/b.json"})).await.expect(200);
+    let said = async || attributes(admin, "/s/b.json").await;
+    let is_left = async || said().await.contains("extraction.unread").then_some(());
+    eventually("it cannot be read again", is_left).await;
+    assert!(said().await.contains("title"));
+    switch.unwrap().heal();
+    let is_read = async || (!said().await.contains("extraction.")).then_some(());
+    eventually("it is read again", is_read).await;
+    assert!(said().await.contains("title"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -89,6 +129,7 @@ async fn a_sync_write_waits_for_the_server_that_reads() {
                 version: version.object.version,
                 as_of: version.as_of,
                 found: vec![("title".parse().unwrap(), vec![AttributeValue::Text("found".into())])],
+                is_partial: false,
             };
             let headers = due.due.into_iter().map(header).collect();
             app.catalog.extracted(space, Some(due.place), headers).await.unwrap();
