@@ -290,6 +290,17 @@ mod tests {
     }
 
     #[test]
+    fn no_file_says_that_it_is_unread() {
+        let mut header = Header::default();
+        header.add(UNREAD, [AttributeValue::Bool(true)]);
+        assert_eq!((header.is_unread(), header.finish()), (false, Vec::new()));
+        let mut header = Header::default();
+        header.leave_unread();
+        let mark = Found { name: UNREAD.parse().unwrap(), values: vec![AttributeValue::Bool(true)] };
+        assert_eq!((header.is_unread(), header.finish()), (true, vec![mark]));
+    }
+
+    #[test]
     fn names_and_texts_become_what_attributes_may_have() {
         let mut header = Header::default();
         header.text(" a\n`b` ", "x\0y");
