@@ -80,7 +80,8 @@ def metadata(at, options, record):
 
 
 def blocks(at, options, record):
-    """Plain reads and writes of a file by block size: new, there before (in a mount, a version that is published), and read.
+    """Plain reads and writes of a file by block size: new, there before (in a mount, a version that is published), there before and cut to
+    nothing first, as most programs write a file anew, and read.
 
     Where files share their blocks, also a clone is overwritten. That is what a mount does with a published file of a managed store, since the
     version stays as it is.
@@ -88,7 +89,9 @@ def blocks(at, options, record):
     for block in options.blocks:
         file, clone = at / f"data-{block}", at / f"clone-{block}"
         words = [f"--bs={block}k", f"--size={options.mib}m"]
-        for what, job in [("write new", "write"), ("overwrite", "write"), ("read", "read")]:
+        for what, job in [("write new", "write"), ("overwrite", "write"), ("write anew", "write"), ("read", "read")]:
+            if what == "write anew":
+                os.truncate(file, 0)
             record(what, fio(f"--filename={file}", f"--rw={job}", *words), "GB/s", block)
             settle(at)
         if subprocess.run(["cp", "--reflink=always", file, clone], capture_output=True).returncode == 0:

@@ -7,7 +7,7 @@ Each round makes a directory, a site with a store on the same file system and a 
 one after the other. Needs root and /dev/fuse. The figures go to bench/runs/<date>-<machine>-mount/.
 
   metadata       files of 1 KiB made, looked at twice, listed by `ls -lR`, read and removed
-  blocks         plain reads and writes (fio) by block size: a new file, one that was there before, and reading it
+  blocks         plain reads and writes (fio) by block size: a new file, one that was there before, also cut first, and reading it
   collaborators  1 to 24 processes at once, with small files and with one large file each
   bonnie         Bonnie++: writes, rewrites, reads, seeks, small files
 """

@@ -18,6 +18,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use percale_catalog::{
     Catalog, ExtractionMode, ExtractionPlace, FoundAttribute, Header, OpenVersion, Rules, Space, SpaceRules,
@@ -36,6 +37,7 @@ use crate::reading::Reach;
 use crate::{ApiError, AppState, Result};
 pub use ahead::Arrived;
 use away::Away;
+use elsewhere::Elsewhere;
 pub use elsewhere::read_for_home;
 use pause::Pause;
 use pool::Pool;
@@ -45,6 +47,8 @@ pub use queue::{drain, run};
 use reading::Reading;
 pub use references::references;
 
+/// Headers that are asked for, or written, together.
+const SOME: usize = 50;
 /// Bytes of names and values that are written together.
 const TOGETHER: usize = 4 << 20;
 /// For how long the answer to a write in a space that is `sync` waits.
@@ -252,30 +256,33 @@ pub async fn may_extract(app: &AppState, path: &ObjectPath) -> Result<()> {
     Ok(())
 }
 
-/// Reads versions of a space whatever it says, also from other sites on behalf of whom that is done, and notes what is found. Returns for
-/// each whether its header could be read.
+/// Reads versions of a space whatever it says, and notes what is found: what lies elsewhere is read there, and if that cannot be from here, on
+/// behalf of whom all that is done. Returns for each whether its header could be read.
 ///
 /// # Errors
 /// What the catalog answers.
 pub async fn extract(
     app: &AppState,
-    space: SpaceId,
+    space: &Space,
     versions: Vec<OpenVersion>,
     acting: &Acting,
 ) -> Result<Vec<Result<()>>> {
     let (mut headers, mut outcomes) = (Vec::new(), Vec::with_capacity(versions.len()));
-    let rules = app.extraction.note_rules(&app.catalog, space).await?;
-    let described = app.catalog.described(space, versions).await?;
+    let rules = app.extraction.note_rules(&app.catalog, space.id).await?;
+    let described = app.catalog.described(space.id, versions).await?;
     let reach = Reach::Fabric(acting.clone());
-    let reading = Reading::new(app, &rules, &reach);
-    for found in reading.all(&described).await {
-        outcomes.push(found.and_then(|header| {
-            let outcome = error_of(&header);
-            headers.push(header);
-            outcome
-        }));
+    for some in described.chunks(SOME) {
+        let elsewhere = &Elsewhere::read(app, space, some).boxed().await.found();
+        let reading = Reading { elsewhere: Some(elsewhere), ..Reading::new(app, &rules, &reach) };
+        for found in reading.all(some).await {
+            outcomes.push(found.and_then(|header| {
+                let outcome = error_of(&header);
+                headers.push(header);
+                outcome
+            }));
+        }
     }
-    write(app, space, None, headers).await?;
+    write(app, space.id, None, headers).await?;
     Ok(outcomes)
 }
 

@@ -404,9 +404,19 @@ fn two_sites(workers: &str) -> (Lab, Site) {
 
 #[test]
 fn what_lies_at_another_site_is_read_there() {
-    let (lab, _baltic) = two_sites("1");
+    let (lab, baltic) = two_sites("1");
     soon(&lab, "title=afar", &["afar.nc"]);
     assert_eq!(found(&lab, "extraction.error:*"), Vec::<String>::new());
+    // Also if somebody asks.
+    let read_there = || {
+        let metrics = baltic.http_get("/metrics").unwrap();
+        let line =
+            metrics.lines().find(|line| line.starts_with("percale_headers_read_total{outcome=\"found\""));
+        line.and_then(|line| line.split(' ').next_back()?.parse::<u64>().ok()).expect("a count")
+    };
+    let before = read_there();
+    lab.line("meta extract percale:/lab").ok();
+    assert_eq!(read_there(), before + 1);
 }
 
 #[test]

@@ -54,6 +54,12 @@ impl Elsewhere {
         Self(join_all(asked).await.into_iter().flatten().collect())
     }
 
+    /// Forgets what they have not read.
+    pub fn found(mut self) -> Self {
+        self.0.retain(|_, found| found.is_ok());
+        self
+    }
+
     /// Returns what was found of a version; nothing if no other site was asked for it.
     pub fn of(&self, version: VersionId) -> Option<Result<Gathered>> {
         let found = self.0.get(&version)?.as_ref();

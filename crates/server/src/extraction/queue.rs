@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 
 use super::elsewhere::Elsewhere;
 use super::reading::Reading;
-use super::{may_extract, write};
+use super::{SOME, may_extract, write};
 use crate::app::system_caller;
 use crate::reading::Reach;
 use crate::{ApiError, AppState, Result};
@@ -22,8 +22,6 @@ use crate::{ApiError, AppState, Result};
 const SPACES: usize = 4;
 /// Versions that are looked at together.
 const PAGE: usize = 500;
-/// Headers that are written together, while the next ones are read.
-const SOME: usize = 50;
 /// How long a space is left alone where the catalog does not answer.
 const WAIT: Duration = Duration::from_secs(4);
 

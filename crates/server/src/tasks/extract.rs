@@ -14,7 +14,7 @@ const STEP: usize = 200;
 
 pub(super) async fn run(attempt: &Attempt, path: &ObjectPath) -> Result<()> {
     may_extract(&attempt.app, path).await?;
-    let space = space_of(attempt, path).await?.id;
+    let space = space_of(attempt, path).await?;
     let mut after = attempt.progress.after();
     loop {
         let page = attempt.list(path, after, STEP).await?;
@@ -23,7 +23,7 @@ pub(super) async fn run(attempt: &Attempt, path: &ObjectPath) -> Result<()> {
         let versions: Vec<_> = objects.filter_map(|listed| opened(listed, position)).collect();
         let paths: Vec<ObjectPath> = versions.iter().map(|version| version.path.clone()).collect();
         for (path, outcome) in
-            paths.iter().zip(extract(&attempt.app, space, versions, &attempt.acting).await?)
+            paths.iter().zip(extract(&attempt.app, &space, versions, &attempt.acting).await?)
         {
             match outcome {
                 Ok(()) => attempt.progress.done(1, 0),
