@@ -29,6 +29,8 @@ const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 /// all of its connections stays below 150 MiB.
 const WRITER_CACHE_KIB: i64 = 12 << 10;
 const READER_CACHE_KIB: i64 = 4 << 10;
+/// One thread has a connection at a time.
+const READ_ONLY: OpenFlags = OpenFlags::SQLITE_OPEN_READ_ONLY.union(OpenFlags::SQLITE_OPEN_NO_MUTEX);
 
 /// After how many steps of a statement its time is looked at: about every 100 µs.
 const STEPS: i32 = 1000;
@@ -299,7 +301,7 @@ fn migrate(connection: &mut Connection) -> Result<u32> {
 /// Opens a connection that only reads.
 pub(super) fn open_reader(path: &Path) -> Result<SqliteTx> {
     let open = || -> rusqlite::Result<Connection> {
-        let connection = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
+        let connection = Connection::open_with_flags(path, READ_ONLY)?;
         connection.busy_timeout(BUSY_TIMEOUT)?;
         connection.pragma_update(None, "cache_size", -READER_CACHE_KIB)?;
         connection.pragma_update(None, "temp_store", "MEMORY")?;
