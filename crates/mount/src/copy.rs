@@ -73,7 +73,7 @@ impl Shared {
         match object {
             Some(object) if !object.is_open() => {
                 if let Some(sent) = object.work.take() {
-                    object.sent = Some(Box::new(sent));
+                    object.sent = Some(sent);
                 }
                 self.begin_work(&mut state, node, work);
             }

@@ -182,7 +182,7 @@ impl Shared {
         work.is_dirty = true;
         work.writers = 1;
         self.note(&work.place, &path);
-        let object = Object { work: Some(work), mode: Some(mode), ..Object::default() };
+        let object = Object { work: Some(work.into()), mode: Some(mode), ..Object::default() };
         let node = state.names.add_new(parent, name, space, What::Object(Box::new(object)));
         self.touch(state, parent);
         let opened = self.hand_out(state, node, (file, true), register);

@@ -218,7 +218,7 @@ fn is_news(state: &State, at: At, id: NodeId) -> bool {
 }
 
 fn created(shared: &Shared, state: &mut State, at: At, item: Created) {
-    let what = What::Collection(Collection::new(Some(item.at)));
+    let what = What::Collection(Collection::new(Some(item.at)).into());
     made(shared, state, at, (item.parent, item.id, item.name), what);
 }
 

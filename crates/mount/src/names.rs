@@ -79,7 +79,7 @@ impl Node {
 #[derive(Debug)]
 pub enum What {
     /// A directory.
-    Collection(Collection),
+    Collection(Box<Collection>),
     /// A file.
     Object(Box<Object>),
     /// A symbolic link.
@@ -176,7 +176,8 @@ impl Collection {
 /// All nodes.
 #[derive(Debug)]
 pub struct Names {
-    nodes: HashMap<NodeId, Node>,
+    /// In boxes: a table has up to twice the room that it needs.
+    nodes: HashMap<NodeId, Box<Node>>,
     /// Nodes of entries whose id is not that of the entry.
     elsewhere: HashMap<NodeId, NodeId>,
     /// Files by their versions: the journal names these alone where it tells of copies.
@@ -198,7 +199,7 @@ impl Names {
             name: "".into(),
             is_linked: true,
             lookups: 1,
-            what: What::Collection(Collection::default()),
+            what: What::Collection(Box::default()),
             indexed: None,
         };
         let mut elsewhere = HashMap::new();
@@ -207,17 +208,17 @@ impl Names {
         {
             elsewhere.insert(id_of(SpaceNumber(0), entry), TOP);
         }
-        Self { nodes: HashMap::from([(TOP, node)]), elsewhere, versions: HashMap::new(), next_own: 0 }
+        Self { nodes: HashMap::from([(TOP, node.into())]), elsewhere, versions: HashMap::new(), next_own: 0 }
     }
 
     /// Returns a node.
     pub fn get(&self, id: NodeId) -> Option<&Node> {
-        self.nodes.get(&id)
+        self.nodes.get(&id).map(Box::as_ref)
     }
 
     /// Returns a node, to change it.
     pub fn get_mut(&mut self, id: NodeId) -> Option<&mut Node> {
-        self.nodes.get_mut(&id)
+        self.nodes.get_mut(&id).map(Box::as_mut)
     }
 
     /// Returns a collection.
@@ -302,7 +303,7 @@ impl Names {
 
     fn insert(&mut self, id: NodeId, node: Node) {
         let (parent, name) = (node.parent, node.name.clone());
-        self.nodes.insert(id, node);
+        self.nodes.insert(id, node.into());
         self.changed_version(id);
         if let Some(collection) = self.collection_mut(parent) {
             collection.set(&name, id);
@@ -497,7 +498,7 @@ impl Names {
     pub fn works_within(&self, id: NodeId) -> Vec<NodeId> {
         let (mut works, mut rest) = (Vec::new(), vec![id]);
         while let Some(id) = rest.pop() {
-            match self.nodes.get(&id) {
+            match self.get(id) {
                 Some(Node { what: What::Collection(collection), .. }) => {
                     rest.extend(collection.children.values())
                 }
@@ -610,7 +611,7 @@ mod tests {
     #[test]
     fn a_rename_takes_the_name_from_what_had_it() {
         let mut names = names();
-        let directory = names.add(TOP, "d", (SPACE, EntryId(2)), What::Collection(Collection::default()));
+        let directory = names.add(TOP, "d", (SPACE, EntryId(2)), What::Collection(Box::default()));
         let (a, b) = (
             names.add(TOP, "a", (SPACE, EntryId(3)), file()),
             names.add(directory, "b", (SPACE, EntryId(4)), file()),
@@ -655,7 +656,7 @@ mod tests {
     #[test]
     fn a_directory_does_not_come_below_itself() {
         let mut names = names();
-        let directory = || What::Collection(Collection::default());
+        let directory = || What::Collection(Box::default());
         let a = names.add(TOP, "a", (SPACE, EntryId(2)), directory());
         let b = names.add(a, "b", (SPACE, EntryId(3)), directory());
         assert_eq!(names.rename(a, b, "a"), None);

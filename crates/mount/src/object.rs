@@ -19,7 +19,7 @@ pub struct Object {
     /// A good copy of it on a store that this host sees.
     pub copy: Option<LocalCopy>,
     /// What is written and not published yet.
-    pub work: Option<Work>,
+    pub work: Option<Box<Work>>,
     /// What was written before that, if it is still on its way to the site and cannot be taken back.
     pub sent: Option<Box<Work>>,
     /// How programs have it open.

@@ -10,7 +10,7 @@ use rustix::fs::OFlags;
 
 use crate::error::errno;
 use crate::files::{Handle, Listed, Obstacle, Opened, timespec};
-use crate::names::{Collection, Keep, Link, NodeId, What};
+use crate::names::{Keep, Link, NodeId, What};
 use crate::state::Shared;
 
 /// A name that means nothing.
@@ -186,7 +186,7 @@ impl Shared {
     pub async fn make_collection(&self, parent: NodeId, name: &str) -> Result<(Duration, FileAttr), Errno> {
         self.know(parent, name).await?;
         let done = self.ask_for_collection(parent, name)?.done(self).await?;
-        self.made(parent, name, done, What::Collection(Collection::default())).await
+        self.made(parent, name, done, What::Collection(Box::default())).await
     }
 
     /// Makes a symbolic link.

@@ -276,7 +276,7 @@ impl Shared {
             return;
         }
         let what = match (&entry.kind, &entry.content) {
-            (Kind::Collection, _) => What::Collection(Collection::new(Some(entry.modified))),
+            (Kind::Collection, _) => What::Collection(Collection::new(Some(entry.modified)).into()),
             (Kind::Link, _) => {
                 let Some(target) = entry.target.clone() else { return };
                 What::Link(Link { target, modified: entry.modified })
@@ -376,7 +376,7 @@ impl Shared {
     pub fn add_space(&self, state: &mut State, number: SpaceNumber) {
         let Some(space) = state.spaces.get(usize::from(number.0)) else { return };
         let name = space.name.to_string();
-        let what = What::Collection(Collection::default());
+        let what = What::Collection(Box::default());
         state.names.add(TOP, &name, (number, EntryId::ROOT), what);
     }
 

@@ -212,7 +212,7 @@ impl Shared {
         if let (Some(from), Some(to)) = (from, self.path(state, id)) {
             for work in state.names.works_within(id) {
                 let Some(object) = state.names.object_mut(work) else { continue };
-                for work in object.work.iter_mut().chain(object.sent.as_deref_mut()) {
+                for work in object.work.iter_mut().chain(&mut object.sent) {
                     work.publishing.iter_mut().for_each(|publishing| {
                         carry(&mut publishing.staged.path, &from, &to);
                     });

@@ -48,7 +48,7 @@ impl Shared {
             let Some(path) = self.path(state, id) else { continue };
             let Some(object) = state.names.object(id) else { continue };
             // The newer one last, which is what is published last then.
-            for work in object.sent.as_deref().into_iter().chain(&object.work) {
+            for work in object.sent.iter().chain(&object.work) {
                 self.note(&work.place, &path);
             }
         }
@@ -120,7 +120,7 @@ impl Shared {
         };
         if let Some(object) = state.names.object_mut(node) {
             match begun {
-                Ok(_) => object.sent = Some(Box::new(sent)),
+                Ok(_) => object.sent = Some(sent),
                 Err(_) => object.work = Some(sent),
             }
         }
@@ -233,7 +233,7 @@ impl Shared {
         work.mark = Some(self.submit(state, mark, Vec::new()));
         work.is_dirty = begun.as_ref().is_none_or(|stat| is_recent(modified(stat)));
         work.begun = begun.as_ref().map(looks);
-        state.names.object_mut(node).ok_or(Errno::EISDIR)?.work = Some(work);
+        state.names.object_mut(node).ok_or(Errno::EISDIR)?.work = Some(work.into());
         Ok(Some(file))
     }
 
@@ -245,7 +245,7 @@ impl Shared {
             self.note(&work.place, &path);
         }
         if let Some(object) = state.names.object_mut(node) {
-            object.work = Some(work);
+            object.work = Some(work.into());
         }
     }
 
@@ -331,7 +331,7 @@ impl Shared {
                 self.log.done(&work.place.token);
                 // If it was opened again and nothing was written, what is on its way is what it is.
                 state.names.object_mut(id).into_iter().for_each(|object| {
-                    object.work = object.sent.take().map(|sent| *sent);
+                    object.work = object.sent.take();
                 });
             }
             return;
