@@ -37,7 +37,7 @@ fn main() -> ExitCode {
     if let Err(error) = setrlimit(Resource::As, limit) {
         eprintln!("memory is not limited: {error}");
     }
-    std::panic::set_hook(Box::new(|_| {}));
+    std::panic::set_hook(Box::new(|panic| eprintln!("{panic}")));
     match run(&files, seed, Instant::now() + Duration::from_secs(seconds)) {
         Ok(said) => {
             println!("{said}; seed {seed}, {} to break", files.len());
@@ -66,12 +66,18 @@ fn run(files: &[Named], seed: u64, until: Instant) -> Result<String, String> {
                     "{name} is referred to where it has no bytes (seed {seed}, file {read})"
                 ));
             }
-            if took > PATIENCE {
+            let keep = || {
                 let kept = std::env::temp_dir().join(format!("fuzz-{seed}-{read}-{name}"));
-                let _ = std::fs::write(&kept, bytes);
-                return Err(format!("{name} took {took:?}; it is {}", kept.display()));
+                std::fs::write(&kept, bytes)
+                    .map_or_else(|error| error.to_string(), |()| kept.display().to_string())
+            };
+            if took > PATIENCE {
+                return Err(format!("{name} took {took:?}; it is {}", keep()));
             }
-            panics += u64::from(outcome.is_err());
+            if outcome.is_err() {
+                panics += 1;
+                eprintln!("{name} was caught in it; it is {}", keep());
+            }
         }
         for _ in 0..QUERIES {
             queries::read(&mut random).map_err(|query| format!("the query {query:?} panics"))?;

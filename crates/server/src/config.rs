@@ -229,8 +229,8 @@ pub struct ExtractionConfig {
     pub at_count: u64,
     /// And once the space has grown by so many bytes meanwhile. Default 64 GiB. Since 0.1.
     pub at_bytes: u64,
-    /// For how long a store or a site that did not answer is not asked, and how often what could not be read for that is tried again.
-    /// Default `1m`. Since 0.1.
+    /// For how long a store or a site that did not answer is not asked, and how often what could not be read for that is tried again; less
+    /// often where very much waits. Default `1m`. Since 0.1.
     #[serde(with = "humantime_serde")]
     pub again: Duration,
     /// The program that reads headers: it is run with the argument `read-headers`. Default: the one that serves. Since 0.1.

@@ -22,6 +22,8 @@ use crate::{ApiError, AppState, Result};
 const SPACES: usize = 4;
 /// Versions that are looked at together.
 const PAGE: usize = 500;
+/// How much longer than a round the pause behind it is at least: many objects of a site that is away take a while to look at.
+const PAUSES: u32 = 10;
 /// How long a space is left alone where the catalog does not answer.
 const WAIT: Duration = Duration::from_secs(4);
 
@@ -30,13 +32,19 @@ const WAIT: Duration = Duration::from_secs(4);
 pub(super) struct Again {
     /// When its next round begins.
     at: Option<Instant>,
-    /// Behind which object this one goes on.
-    after: Option<EntryId>,
+    /// When this one began, and behind which object it goes on.
+    round: Option<(Instant, EntryId)>,
 }
 
 impl Again {
     fn is_due(self) -> bool {
-        self.after.is_some() || self.at.is_none_or(|at| at <= Instant::now())
+        self.round.is_some() || self.at.is_none_or(|at| at <= Instant::now())
+    }
+
+    /// Notes where a round that began then has come to.
+    fn went_on(began: Instant, after: Option<EntryId>, pause: Duration) -> Self {
+        let at = Instant::now() + pause.max(began.elapsed() * PAUSES);
+        Self { at: Some(at), round: after.map(|after| (began, after)) }
     }
 }
 
@@ -178,13 +186,15 @@ async fn again(app: &AppState, space: &Space) -> Result<bool> {
     }
     let _turn = turn.lock().await;
     let mark: AttributeName = UNREAD.parse().map_err(|_| ApiError::internal("the name of a mark"))?;
-    let (mut due, after) = app.catalog.extracted_with(space.id, &mark, again.after, PAGE).await?;
+    let (began, after) = again.round.unzip();
+    let began = began.unwrap_or_else(Instant::now);
+    let (mut due, after) = app.catalog.extracted_with(space.id, &mark, after, PAGE).await?;
     retain_wanted(app, space, &mut due);
     // What is still away is marked already.
     let (headers, _) = read(app, space, &due, false).await?;
     write(app, space.id, None, headers).await?;
-    let at = Some(Instant::now() + app.config.extraction.again);
-    extraction.state(space.id, |state| state.again = Again { at, after });
+    let again = Again::went_on(began, after, app.config.extraction.again);
+    extraction.state(space.id, |state| state.again = again);
     Ok(after.is_none())
 }
 
