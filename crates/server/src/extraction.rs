@@ -162,7 +162,8 @@ impl Extraction {
 
     /// Waits until the object that was published at a position was read, by this server or another one of the site, if its space or a
     /// collection above it wants that; at most a minute from when its writer began to wait, and not for long where all objects of a large
-    /// space are being looked at, or where a store does not answer.
+    /// space are being looked at, or where the catalog did not answer. What cannot be read now, since its store does not answer, is not
+    /// waited for.
     pub async fn settle(&self, catalog: &Catalog, path: &ObjectPath, position: Position, began: Instant) {
         if !self.is_sync(position.space, path) {
             return;

@@ -31,8 +31,8 @@ const USER_DEFINED: u64 = 32767;
 
 /// Lengths that coordinates of a plane are counted in, in metres (https://epsg.org: units 9001 to 9003).
 const LENGTHS: [(u64, f64); 3] = [(9001, 1.0), (9002, 0.3048), (9003, 1200.0 / 3937.0)];
-/// Points of each side of an image of which longitude and latitude are looked for, since its sides are curves there: as many as GDAL and PROJ
-/// take by default (`OCTTransformBounds`, `proj_trans_bounds`).
+/// Points of each side of an image of which longitude and latitude are looked for, since its sides are curves there: as many as PROJ and GDAL
+/// recommend (`densify_pts` of `proj_trans_bounds` and `OCTTransformBounds`).
 const OF_A_SIDE: u32 = 21;
 
 /// Says by which systems the coordinates of an image are, and which part of the Earth it shows if it is about the Earth.
@@ -43,10 +43,12 @@ pub(super) fn describe(header: &mut Header, keys: &Keys) {
         }
     }
     let Some(image) = Image::of(header, keys.get(RASTER) == Some(OF_POINTS)) else { return };
-    let is_known = keys.are_degrees() && keys.are_of_earth(&floats(header, "GeoDoubleParamsTag"));
     let coverage = match keys.projection() {
         Some(projection) => image.unproject(&projection),
-        None => is_known.then(|| image.in_degrees()),
+        None if keys.are_degrees() && keys.are_of_earth(&floats(header, "GeoDoubleParamsTag")) => {
+            Some(image.in_degrees())
+        }
+        None => None,
     };
     if let Some(coverage) = coverage {
         coverage.say(header);

@@ -160,7 +160,8 @@ pub async fn read_for_home(app: &AppState, space: SpaceId, versions: &[VersionId
         })?;
         // What its home keeps of it, that decides.
         let rules = SpaceRules::default();
-        Ok::<_, ApiError>(Reading::new(app, &rules, &Reach::Here).gather(&opened).await?.finish())
+        let reading = Reading { by_itself: true, ..Reading::new(app, &rules, &Reach::Here) };
+        Ok::<_, ApiError>(reading.gather(&opened).await?.finish())
     };
     let read: Vec<BoxFuture<'_, _>> = versions.iter().map(|version| one(*version).boxed()).collect();
     let mut read = stream::iter(read).buffered(app.extraction.at_once * 2);

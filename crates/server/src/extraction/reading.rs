@@ -20,7 +20,7 @@ pub(super) struct Reading<'a> {
     pub app: &'a AppState,
     pub rules: &'a SpaceRules,
     pub reach: &'a Reach,
-    /// Nobody has asked for it: stores that do not answer are left alone for a while.
+    /// No user has asked for it: stores that do not answer are left alone for a while.
     pub by_itself: bool,
     /// What cannot be read now is passed over, and marked as such.
     pub marks: bool,

@@ -1,10 +1,12 @@
 //! What is said of data, and found by, at every site.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::Method;
 use percale_core::Timestamp;
 use percale_server::config::Config;
+use percale_store::wrappers::{Chaos, ChaosPolicy};
 use serde_json::{Value, json};
 
 use crate::common::{Client, READER, eventually, read_headers, send};
@@ -320,7 +322,11 @@ async fn filters_are_those_of_other_catalogs() {
 #[tokio::test(flavor = "multi_thread")]
 async fn headers_are_read_by_the_site_that_has_the_bytes() {
     let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
-    let alps = Site::with("alps", |config| read_headers(config, folders[0].path(), 1)).await;
+    let eager = |config: &mut Config| {
+        read_headers(config, folders[0].path(), 1);
+        config.extraction.again = Duration::from_secs(1);
+    };
+    let alps = Site::with("alps", eager).await;
     let mut baltic = Site::with("baltic", |config| read_headers(config, folders[1].path(), 1)).await;
     baltic.join(&alps.invite().await).await;
     for site in [&alps, &baltic] {
@@ -343,7 +349,7 @@ async fn headers_are_read_by_the_site_that_has_the_bytes() {
         there.write(&format!("/climate/run/{n:03}.json"), format!("bytes {n}")).await.expect(201);
     }
     titled(120).await;
-    // It is waited for while it is away.
+    // It is read by itself, also if the site is away first.
     there.write("/climate/late.json", "late").await.expect(201);
     baltic.stop().await;
     here.write("/climate/here.json", "here").await.expect(201);
@@ -354,6 +360,53 @@ async fn headers_are_read_by_the_site_that_has_the_bytes() {
     // Nobody but the home may ask.
     let asked = json!({"space": space["id"], "versions": []});
     here.post("/v1/peer/headers", asked).await.expect_problem_at("site_refused", "alps");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_that_is_away_at_another_site_holds_up_nothing() {
+    let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let eager = |config: &mut Config| {
+        read_headers(config, folders[0].path(), 1);
+        config.extraction.again = Duration::from_secs(1);
+    };
+    let alps = Site::with("alps", eager).await;
+    // There it is not asked again at once, however often the home asks.
+    let patient = |config: &mut Config| {
+        read_headers(config, folders[1].path(), 1);
+        config.extraction.again = Duration::from_secs(3600);
+    };
+    let baltic = Site::with("baltic", patient).await;
+    baltic.join(&alps.invite().await).await;
+    for site in [&alps, &baltic] {
+        site.reaches(&["alps", "baltic"]).await;
+    }
+    shared_space(&alps).await;
+    alps.admin.patch("/v1/spaces/climate", json!({"extraction": "off"})).await.expect(200);
+    let (here, there) = (alps.user("alice").await, baltic.user("alice").await);
+    baltic.sees(&there, "/v1/spaces/climate").await;
+    for n in 0..120 {
+        there.write(&format!("/climate/{n:03}.json"), format!("bytes {n}")).await.expect(201);
+    }
+    let app = baltic.running.as_ref().unwrap().app();
+    let store = app.stores.all().first().unwrap().row.id;
+    app.stores.wrap(store, |store| {
+        // Each read takes its time before it fails: all of them two minutes, two at once.
+        let policy =
+            ChaosPolicy { errors: 1.0, stalls: 1.0, stall: Duration::from_secs(2), ..ChaosPolicy::default() };
+        Arc::new(Chaos::new(store, policy).0)
+    });
+    alps.admin.patch("/v1/spaces/climate", json!({"extraction": "async"})).await.expect(200);
+    let found = async |asked: &str| {
+        let page = here.get(&query(asked)).await;
+        // Until the first attribute of a name is there, none is known.
+        page.status.is_success().then(|| page.json()["items"].as_array().unwrap().len())
+    };
+    eventually("all are marked", async || (found("extraction.unread=true").await? == 120).then_some(()))
+        .await;
+    for n in 1..=3 {
+        here.write(&format!("/climate/here-{n}.json"), "here").await.expect(201);
+        eventually("what is here is read", async || (found("title=found").await? == n).then_some(())).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
