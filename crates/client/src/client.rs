@@ -442,8 +442,8 @@ impl Client {
         if is_known || self.limit().is_some() || self.is_here() { streams } else { streams.max(WARM_STREAMS) }
     }
 
-    /// Tells whether the site is on this host.
-    fn is_here(&self) -> bool {
+    /// Tells whether the site is on this host: then nothing is gained by what saves round trips.
+    pub fn is_here(&self) -> bool {
         is_loopback(self.url().host_str().unwrap_or_default())
     }
 

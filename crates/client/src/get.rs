@@ -4,50 +4,47 @@
 //! beside the destination. An earlier attempt is taken up by hashing what it left: a group that is right need not come
 //! again. Small objects come many in one stream.
 
-use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use futures::{StreamExt as _, stream};
 use percale_api::Page;
 use percale_api::entries::{Content, Entry, Kind};
 use percale_core::{ErrorCode, ObjectPath};
-use percale_mover::Slots;
-use percale_mover::tuning::next_request;
 use tokio::sync::mpsc;
-use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::client::{Client, MAX_STREAMS};
+use crate::client::Client;
 use crate::control::ListOptions;
 use crate::error::{Error, ErrorKind};
-use crate::local::{Fingerprint, flush_file_system, has_content};
+use crate::local::flush_file_system;
 use crate::progress::Progress;
 use crate::put::{Candidate, Compare, Filter};
 use crate::report::{Item, OnItem, Outcome, Report};
 use crate::upload::blocking;
 
+mod ahead;
 mod directories;
 mod large;
 mod links;
 mod small;
+mod transfer;
 
+pub use ahead::Ahead;
 use directories::Directories;
+use transfer::Transfer;
 
 /// Objects from this size on come over several streams.
 const LARGE: u64 = 8 << 20;
 /// The same for one that is got alone: there are no others to fill the streams.
 const LARGE_ALONE: u64 = 2 << 20;
-/// Most objects and bytes of one request for small ones.
-const BATCH_ITEMS: usize = 500;
-const BATCH_BYTES: u64 = 16 << 20;
 /// What the listing may be ahead of the transfer.
 const FOUND_AHEAD: usize = 4096;
 /// Objects that are looked at together, where each is named by itself.
 const LOOKED_UP_AT_ONCE: usize = 32;
 /// Entries of the first page, so that the transfer begins soon; and by what each is larger than the one before.
-const FIRST_PAGE: u32 = 250;
+const FIRST_PAGE: u32 = 100;
 const PAGES_GROW: u32 = 4;
 
 /// How to get.
@@ -123,17 +120,25 @@ impl Client {
         local: &Path,
         options: &GetOptions,
     ) -> crate::Result<Report> {
-        self.get_found(self.resolve(path).await?, local, options).await
+        let may_ask = !options.dry_run && !self.is_here();
+        let ahead = if may_ask { self.ask_ahead(path, local) } else { None };
+        self.get_found(self.resolve(path).await?, ahead, local, options).await
     }
 
-    /// The same for an object that was looked at already.
+    /// The same for an object that was looked at already, and whose bytes may have been [asked for](Client::ask_ahead) before that.
     ///
     /// # Errors
     /// As [`Client::get_file`].
     ///
     /// # Cancellation
     /// As [`Client::get_file`].
-    pub async fn get_found(&self, entry: Entry, local: &Path, options: &GetOptions) -> crate::Result<Report> {
+    pub async fn get_found(
+        &self,
+        entry: Entry,
+        ahead: Option<Ahead>,
+        local: &Path,
+        options: &GetOptions,
+    ) -> crate::Result<Report> {
         let path = &entry.path;
         let (sender, found) = mpsc::channel(1);
         let Some(content) = entry.content else {
@@ -145,7 +150,8 @@ impl Client {
         let _ = sender.try_send(Ok(wanted));
         drop(sender);
         let parent = local.parent().filter(|parent| !parent.as_os_str().is_empty()).map(Path::to_owned);
-        Ok(self.fetch_all(found, LARGE_ALONE, parent.unwrap_or_else(|| ".".into()), options).await)
+        let ahead = ahead.filter(|ahead| ahead.is_of(path));
+        Ok(self.fetch_all(found, ahead, LARGE_ALONE, parent.unwrap_or_else(|| ".".into()), options).await)
     }
 
     /// Gets what is in a collection into a local directory, which is made if it is missing.
@@ -239,7 +245,7 @@ impl Client {
         }
         let (sender, found) = mpsc::channel(FOUND_AHEAD);
         let finding = tokio::spawn(find(sender));
-        let report = self.fetch_all(found, LARGE, local.to_owned(), options).await;
+        let report = self.fetch_all(found, None, LARGE, local.to_owned(), options).await;
         finding.abort();
         Ok(report)
     }
@@ -247,24 +253,14 @@ impl Client {
     async fn fetch_all(
         &self,
         found: mpsc::Receiver<Result<Wanted, Item>>,
+        ahead: Option<Ahead>,
         large: u64,
         root: PathBuf,
         options: &GetOptions,
     ) -> Report {
         let mut report = Report::default();
-        let wrote_small = Arc::new(AtomicBool::new(false));
-        let transfer = Transfer {
-            client: self.clone(),
-            options,
-            large,
-            slots: Arc::default(),
-            larges: Arc::default(),
-            jobs: JoinSet::new(),
-            batch: Vec::new(),
-            batch_bytes: 0,
-            requests: 0,
-            wrote_small: wrote_small.clone(),
-        };
+        let transfer = Transfer::new(self, options, large, ahead);
+        let wrote_small = transfer.wrote_small();
         report.interrupted = tokio::select! {
             () = transfer.run(found, &mut report) => false,
             () = options.cancel.cancelled() => true,
@@ -412,185 +408,6 @@ async fn place(
         None if entry.kind == Kind::Link => Some(Err(links::make(entry, root, &target, options).await)),
         None => None,
     }
-}
-
-/// What a job ends with.
-enum Ended {
-    Items(Vec<Item>),
-    /// Nothing is in the way.
-    Fetch(Wanted),
-}
-
-struct Transfer<'a> {
-    client: Client,
-    options: &'a GetOptions,
-    /// Objects from this size on come alone.
-    large: u64,
-    slots: Arc<Slots>,
-    larges: Arc<Slots>,
-    jobs: JoinSet<Ended>,
-    batch: Vec<Wanted>,
-    batch_bytes: u64,
-    /// Requests for small objects up to now.
-    requests: usize,
-    wrote_small: Arc<AtomicBool>,
-}
-
-impl Transfer<'_> {
-    async fn run(mut self, mut found: mpsc::Receiver<Result<Wanted, Item>>, report: &mut Report) {
-        let mut listing = true;
-        let mut ready = VecDeque::new();
-        loop {
-            let may_begin = self.jobs.len() < self.client.streams() + 2;
-            tokio::select! {
-                biased;
-                Some(joined) = self.jobs.join_next() => match joined {
-                    Ok(Ended::Items(items)) => items.into_iter().for_each(|item| self.tell(report, item)),
-                    Ok(Ended::Fetch(wanted)) => ready.push_back(wanted),
-                    Err(error) => {
-                        let error =
-                            Error::new(ErrorKind::Local, ErrorCode::Internal, "get files", error.to_string());
-                        let (from, to) = (String::new(), String::new());
-                        self.tell(report, Item { from, to, bytes: 0, outcome: Outcome::Failed(error) });
-                    }
-                },
-                next = found.recv(), if listing && may_begin => match next {
-                    Some(Ok(wanted)) => {
-                        self.options.progress.plan(wanted.content.size);
-                        match looked_at(&wanted) {
-                            None => ready.push_back(wanted),
-                            Some(_) => self.compare(Wanted { replaces: true, ..wanted }),
-                        }
-                    }
-                    Some(Err(item)) => {
-                        self.options.progress.plan(0);
-                        self.tell(report, item);
-                    }
-                    None => {
-                        listing = false;
-                        self.options.progress.planned();
-                    }
-                },
-                () = tokio::time::sleep(std::time::Duration::from_millis(20)),
-                    if may_begin && !self.batch.is_empty() => self.flush(),
-                else => break,
-            }
-            while let Some(wanted) = ready.pop_front() {
-                self.begin(wanted, report);
-            }
-            if !listing {
-                self.flush();
-            }
-        }
-    }
-
-    fn tell(&self, report: &mut Report, item: Item) {
-        match &item.outcome {
-            Outcome::Done { .. } => self.options.progress.done(),
-            Outcome::Same => self.options.progress.same(0),
-            Outcome::Failed(_) => self.options.progress.failed(),
-            Outcome::Planned { .. } | Outcome::PassedOver(_) | Outcome::Removed => {}
-        }
-        if let Some(on_item) = &self.options.on_item {
-            on_item(&item);
-        }
-        report.add(item);
-    }
-
-    /// Finds out whether the local file is the same.
-    fn compare(&mut self, wanted: Wanted) {
-        let (compare, overwrite, progress) =
-            (self.options.compare, self.options.overwrite, self.options.progress.clone());
-        self.jobs.spawn(async move {
-            let same = is_same(&wanted, compare).await;
-            Ended::Items(vec![match same {
-                Ok(true) => {
-                    progress.moved(wanted.content.size);
-                    wanted.item(Outcome::Same)
-                }
-                Ok(false) if overwrite => return Ended::Fetch(wanted),
-                Ok(false) => {
-                    let detail = format!(
-                        "{} is there with another content; it is only replaced if asked for",
-                        wanted.local.display()
-                    );
-                    let operation = format!("get {}", wanted.path);
-                    let error = Error::new(ErrorKind::Usage, ErrorCode::AlreadyExists, operation, detail);
-                    wanted.item(Outcome::Failed(error))
-                }
-                Err(error) => wanted.item(Outcome::Failed(error)),
-            }])
-        });
-    }
-
-    fn begin(&mut self, wanted: Wanted, report: &mut Report) {
-        if self.options.dry_run {
-            let replaces = wanted.replaces;
-            self.tell(report, wanted.item(Outcome::Planned { replaces }));
-        } else if wanted.content.size >= self.large {
-            let (client, progress) = (self.client.clone(), self.options.progress.clone());
-            let (slots, larges) = (self.slots.clone(), self.larges.clone());
-            self.jobs.spawn(async move {
-                let _in_hand = larges.take(MAX_STREAMS).await;
-                let outcome = large::get(&client, &wanted, (slots, larges), &progress).await;
-                Ended::Items(vec![match outcome {
-                    Ok(()) => wanted.done(),
-                    Err(error) => wanted.item(Outcome::Failed(error)),
-                }])
-            });
-        } else {
-            self.batch_bytes += wanted.content.size;
-            self.batch.push(wanted);
-            let most = next_request(self.requests, self.client.streams(), BATCH_ITEMS);
-            if self.batch.len() >= most || self.batch_bytes >= BATCH_BYTES {
-                self.flush();
-            }
-        }
-    }
-
-    fn flush(&mut self) {
-        if self.batch.is_empty() {
-            return;
-        }
-        self.batch_bytes = 0;
-        self.requests += 1;
-        self.wrote_small.store(true, Ordering::Relaxed);
-        let batch = std::mem::take(&mut self.batch);
-        let (client, slots, progress) =
-            (self.client.clone(), self.slots.clone(), self.options.progress.clone());
-        self.jobs.spawn(async move {
-            let _slot = slots.take(client.streams()).await;
-            Ended::Items(small::get(&client, batch, &progress).await)
-        });
-    }
-}
-
-/// Tells what is at the destination. One look at a directory that is in the cache takes microseconds.
-fn looked_at(wanted: &Wanted) -> Option<std::fs::Metadata> {
-    std::fs::symlink_metadata(&wanted.local).ok()
-}
-
-async fn is_same(wanted: &Wanted, compare: Compare) -> crate::Result<bool> {
-    let (local, content) = (wanted.local.clone(), wanted.content.clone());
-    blocking(&format!("compare {}", local.display()), move || {
-        let cannot = |error| Error::local("look at", &local, error);
-        let metadata = std::fs::metadata(&local).map_err(cannot)?;
-        if metadata.is_dir() {
-            return Err(cannot(std::io::Error::new(
-                std::io::ErrorKind::IsADirectory,
-                "a directory is in the way",
-            )));
-        }
-        match compare {
-            Compare::Exists => Ok(true),
-            Compare::Size => Ok(content.size == metadata.len()),
-            Compare::Mtime => {
-                Ok(content.size == metadata.len() && content.mtime == Fingerprint::of(&metadata).mtime())
-            }
-            Compare::Content => has_content(&local, content.size, content.root),
-        }
-    })
-    .await
 }
 
 /// Locks what cannot be left in a bad state by a panic: plain queues and sets.

@@ -31,6 +31,15 @@ pub enum Checks {
     Here,
 }
 
+/// How frames are asked for, besides what is asked for.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Ask<'a> {
+    /// Whether items may come as AWAY.
+    pub follow: bool,
+    /// The id of the streams that bring together what they were asked for.
+    pub share: Option<&'a str>,
+}
+
 /// The answer to one pull, frame by frame.
 #[derive(Debug)]
 pub struct FrameStream {
@@ -64,10 +73,10 @@ impl FrameStream {
     /// # Errors
     /// As the site answers.
     pub async fn open(client: &Client, operation: &str, items: Vec<PullItem>) -> crate::Result<Self> {
-        Self::open_where(client, operation, items, false).await
+        Self::open_where(client, operation, items, Ask::default()).await
     }
 
-    /// The same; with `follow`, items may come as AWAY if the client goes where it is sent.
+    /// The same; items may come as AWAY if that is asked for and the client goes where it is sent.
     ///
     /// # Errors
     /// As [`FrameStream::open`].
@@ -75,9 +84,9 @@ impl FrameStream {
         client: &Client,
         operation: &str,
         items: Vec<PullItem>,
-        follow: bool,
+        Ask { follow, share }: Ask<'_>,
     ) -> crate::Result<Self> {
-        let mut call = call(operation, items);
+        let mut call = call(operation, items, share);
         let elsewhere = client.elsewhere().filter(|_| follow).cloned();
         if let Some(elsewhere) = &elsewhere {
             call = call.header(fields::REDIRECT, &elsewhere.follow().to_string());
@@ -89,7 +98,8 @@ impl FrameStream {
 
     /// The same, for a site that may send frames without encryption: then they come so if it does, and over TLS otherwise. Each
     /// frame is authenticated; the bytes of a group are known to be right only once they were compared with a hash. The site need
-    /// not do that as well where `checks` says that it is done here.
+    /// not do that as well where `checks` says that it is done here. Streams of one version that are open at the same time with the same id
+    /// in `share` bring together what they were asked for.
     ///
     /// # Errors
     /// As [`FrameStream::open`].
@@ -98,8 +108,9 @@ impl FrameStream {
         operation: &str,
         items: Vec<PullItem>,
         checks: Checks,
+        share: Option<&str>,
     ) -> crate::Result<Self> {
-        let mut call = call(operation, items);
+        let mut call = call(operation, items, share);
         if checks == Checks::Here {
             call = call.header(fields::VERIFY, fields::RECEIVER);
         }
@@ -371,10 +382,14 @@ impl FrameStream {
     }
 }
 
-fn call(operation: &str, items: Vec<PullItem>) -> Call {
-    Call::new(operation, Method::POST, "/v1/frames/pull")
+fn call(operation: &str, items: Vec<PullItem>, share: Option<&str>) -> Call {
+    let call = Call::new(operation, Method::POST, "/v1/frames/pull")
         .json(&Pull { items })
-        .header(ACCEPT.as_str(), &format!("{}, {}", media::FRAMES, media::PROBLEM))
+        .header(ACCEPT.as_str(), &format!("{}, {}", media::FRAMES, media::PROBLEM));
+    match share {
+        Some(share) => call.header(fields::SHARE, share),
+        None => call,
+    }
 }
 
 fn broke(operation: &str, error: std::io::Error) -> Error {

@@ -170,7 +170,7 @@ impl Reader {
                     space: self.space,
                     ranges: Some(vec![self.rest.align_out(GROUP_SIZE, ByteCount(self.content.size))]),
                 };
-                let Opened { frames, place } = self.way.open(&self.operation, item).await?;
+                let Opened { frames, place } = self.way.open(&self.operation, item, None).await?;
                 self.place = place;
                 frames
             }

@@ -12,6 +12,7 @@
 //! | [`meter`] | where the time of a transfer's streams goes |
 //! | [`verdict`] | what holds a transfer up, by what a meter shows |
 //! | [`limit`] | holding a flow of bytes down to a speed |
+//! | [`share`] | what several streams send for one reader, so that they end together |
 //! | [`slots`] | the streams that all files of a transfer share |
 //! | [`schedule`] | speeds by time of day |
 //!
@@ -27,6 +28,7 @@ pub mod meter;
 pub mod received;
 pub mod room;
 pub mod schedule;
+pub mod share;
 pub mod slots;
 pub mod tuning;
 pub mod verdict;
@@ -41,6 +43,7 @@ pub use meter::{Meter, Wait};
 pub use received::ReceivedGroups;
 pub use room::Room;
 pub use schedule::Schedule;
+pub use share::Share;
 pub use slots::Slots;
 pub use tuning::Streams;
 pub use verdict::{Bottleneck, Verdict};

@@ -89,6 +89,44 @@ pub fn cut(missing: &RangeSet, streams: usize, share: RangeInclusive<u64>) -> Ve
     segments
 }
 
+/// What a stream asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Segment {
+    /// Whole groups.
+    pub range: ByteRange,
+    /// Whether it is one of the last, which the sender hands out to whichever stream has room ([`crate::share`]).
+    pub is_shared: bool,
+}
+
+/// What is left for each stream when the sender begins to hand out: less than a stream of some MB/s brings in the seconds over which the speeds
+/// of streams differ.
+const HANDED_OUT: u64 = 32 << 20;
+
+/// As [`cut`], for streams whose sender hands out the last segments: then each stream has one of those, as large as all others, and
+/// they end together all the same.
+pub fn cut_for_sender(missing: &RangeSet, streams: usize, share: RangeInclusive<u64>) -> VecDeque<Segment> {
+    let streams = streams.max(1) as u64;
+    let mut left = missing.total().0;
+    let mut last = None;
+    let mut segments = VecDeque::new();
+    for range in missing.iter() {
+        let mut at = range.start();
+        while at < range.end() {
+            if last.is_none() && left <= streams * HANDED_OUT {
+                last = Some(left.div_ceil(streams));
+            }
+            let wanted = last.unwrap_or(left / (2 * streams));
+            let len = wanted.clamp(*share.start(), *share.end()).div_ceil(GROUP_SIZE) * GROUP_SIZE;
+            let end = (at + len).min(range.end());
+            segments
+                .extend(ByteRange::new(at, end).map(|range| Segment { range, is_shared: last.is_some() }));
+            left -= end - at;
+            at = end;
+        }
+    }
+    segments
+}
+
 /// What is cut at least from contents that are brought side by side, so that a round trip for each piece does not show.
 const SHARED: u64 = 8 << 20;
 
@@ -145,6 +183,27 @@ mod tests {
             assert!(segments.iter().all(|segment| segment.len() <= first));
         }
         assert_eq!(cut(&ReceivedGroups::new(ByteCount(5 << 20)).missing(), 10, share).len(), 2);
+    }
+
+    #[test]
+    fn the_last_segments_are_one_for_each_stream() {
+        let cut = |mib: u64| {
+            let missing = ReceivedGroups::new(ByteCount((mib << 20) + 17)).missing();
+            let segments = cut_for_sender(&missing, 10, 1 << 20..=64 << 20);
+            let all: RangeSet = segments.iter().map(|segment| segment.range).collect();
+            assert_eq!(all.iter().collect::<Vec<_>>(), missing.iter().collect::<Vec<_>>());
+            let (shared, first): (Vec<_>, Vec<_>) = segments.iter().partition(|segment| segment.is_shared);
+            (
+                first.len(),
+                shared.len(),
+                shared.iter().map(|segment: &&Segment| segment.range.len()).max().unwrap(),
+            )
+        };
+        assert_eq!(cut(4), (0, 5, 1 << 20));
+        assert_eq!(cut(100), (0, 10, 11 << 20));
+        let (first, shared, longest) = cut(10_000);
+        assert!(first > 150 && shared == 10, "{first} and {shared}");
+        assert!(longest <= HANDED_OUT);
     }
 
     #[test]

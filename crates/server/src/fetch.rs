@@ -265,8 +265,9 @@ async fn open(
     client: &Client,
     items: Vec<PullItem>,
     checks: Checks,
+    share: Option<&str>,
 ) -> Result<FrameStream, percale_client::Error> {
-    let open = FrameStream::open_bulk(client, OPERATION, items, checks);
+    let open = FrameStream::open_bulk(client, OPERATION, items, checks, share);
     let stream = flow.meter().waiting(Wait::Bytes, open).await?;
     flow.note_transport(stream.transport());
     Ok(stream)

@@ -4,8 +4,9 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use percale_core::Timestamp;
-use percale_core::ids::SiteId;
-use percale_mover::{Bucket, Schedule};
+use percale_core::access::Identity;
+use percale_core::ids::{SiteId, SpaceId, VersionId};
+use percale_mover::{Bucket, Schedule, Share};
 use tokio::sync::Semaphore;
 
 use crate::config::TransfersConfig;
@@ -21,6 +22,22 @@ pub struct Traffic {
     sources: Mutex<HashMap<SiteId, Arc<Semaphore>>>,
     /// Of each owner at each source, while they have turns there.
     shares: Mutex<HashMap<(SiteId, String), Weak<Semaphore>>>,
+    /// What is being sent over several streams.
+    sent: Mutex<HashMap<Sent, Weak<Share>>>,
+}
+
+/// What streams have in common that send for one reader: the id that the reader made up, and, so that none sends what it was not asked for
+/// by somebody who may have it, the reader and the version.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Sent {
+    /// What the reader called it.
+    pub id: Box<str>,
+    /// Who reads.
+    pub user: Option<Identity>,
+    /// The site that asks, if it is another one.
+    pub site: Option<SiteId>,
+    /// What is read.
+    pub version: (SpaceId, VersionId),
 }
 
 impl Traffic {
@@ -37,7 +54,20 @@ impl Traffic {
             per_source: config.per_source,
             sources: Mutex::default(),
             shares: Mutex::default(),
+            sent: Mutex::default(),
         }
+    }
+
+    /// Returns what the streams share that send this.
+    pub fn sent(&self, what: Sent) -> Arc<Share> {
+        let mut sent = self.sent.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(share) = sent.get(&what).and_then(Weak::upgrade) {
+            return share;
+        }
+        sent.retain(|_, share| share.strong_count() > 0);
+        let share = Arc::default();
+        sent.insert(what, Arc::downgrade(&share));
+        share
     }
 
     /// Returns what the tasks that read from a site take a permit of, in the order in which they asked.

@@ -359,9 +359,23 @@ async fn put_all(context: &Context, args: &TransferArgs, from: Vec<LocalPath>, t
     reporter.finish(context, bar, whole?, args.common.error_on_noop).await
 }
 
+/// Returns where a source goes: into the destination, or in its place.
+fn target_of(source: &FabricPath, to: &LocalPath, into: bool) -> PathBuf {
+    if into { to.path.join(source.path.name().unwrap_or_default()) } else { to.path.clone() }
+}
+
 async fn get_all(context: &Context, args: &TransferArgs, from: Vec<FabricPath>, to: LocalPath) -> Result {
     let client = with_jobs(context, &args.common).client_for(&from)?;
-    client.warm_up();
+    let mut ahead = match &*from {
+        [only] if !(client.is_here() || args.recursive || args.common.dry_run || only.has_wildcards()) => {
+            client.ask_ahead(&only.path, &target_of(only, &to, to.path.is_dir() || to.means_contents))
+        }
+        _ => None,
+    };
+    // Those that are asked ahead open connections themselves.
+    if ahead.is_none() {
+        client.warm_up();
+    }
     let from = context.interruptible(expand(&client, from)).await??;
     let progress = Progress::new();
     let reporter = Reporter::new(context, args.common.report.as_deref(), args.common.dry_run)?;
@@ -394,10 +408,9 @@ async fn get_all(context: &Context, args: &TransferArgs, from: Vec<FabricPath>, 
     let bar = context.bar(&progress, "get");
     let mut whole = Ok(Report::default());
     for (source, found) in sources {
-        let name = source.path.name().unwrap_or_default();
         let result = match found {
             Tree::Collection(collection) => {
-                let target = if source.means_contents { to.path.clone() } else { to.path.join(name) };
+                let target = target_of(&source, &to, !source.means_contents);
                 client.get_collection(collection, &target, &options).await
             }
             Tree::Object(entry) => {
@@ -405,8 +418,8 @@ async fn get_all(context: &Context, args: &TransferArgs, from: Vec<FabricPath>, 
                     let made = std::fs::create_dir_all(&to.path);
                     made.map_err(|error| Failure::local("make the directory", &to.path, &error))?;
                 }
-                let target = if into { to.path.join(name) } else { to.path.clone() };
-                client.get_found(*entry, &target, &options).await
+                let target = target_of(&source, &to, into);
+                client.get_found(*entry, ahead.take(), &target, &options).await
             }
         };
         whole = reporter.join(whole, result);

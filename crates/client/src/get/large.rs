@@ -7,26 +7,26 @@ use percale_api::uploads::PullItem;
 use percale_core::range::RangeSet;
 use percale_core::tree::HashTree;
 use percale_core::{ByteCount, ByteRange, ErrorCode};
-use percale_mover::tuning::{cut, share_of};
+use percale_mover::tuning::{Segment, cut_for_sender, share_of};
 use percale_mover::{DataFrame, Frame, ReceivedGroups, Slots};
 use tokio::sync::{OnceCell, mpsc};
 use tokio::task::JoinSet;
+use uuid::Uuid;
 
+use super::ahead::Ahead;
+use super::transfer::under_way;
 use super::{Wanted, lock};
 use crate::client::Client;
 use crate::elsewhere::{Opened, Place, Way};
 use crate::error::{Error, ErrorKind};
 use crate::local::PartFile;
 use crate::progress::{Active, Progress};
-use crate::pull::parse_problem;
+use crate::pull::{FrameStream, parse_problem};
 use crate::read::verify;
 use crate::upload::blocking;
 
 /// Smallest and largest range that a stream asks for at a time.
 const SEGMENT: std::ops::RangeInclusive<u64> = 1 << 20..=64 << 20;
-/// For how many streams one more request is under way: a file of 10 to 20 MB comes for about a second over its share of a line of
-/// 1.2 Gbit/s, and waits for a tenth of that at 50 ms.
-const WAITING_SHARE: usize = 4;
 /// Groups that wait to be written in each stream.
 const QUEUED_GROUPS: usize = 6;
 
@@ -42,7 +42,9 @@ struct Shared {
     slots: Arc<Slots>,
     /// The large files that are in hand at present.
     larges: Arc<Slots>,
-    segments: Mutex<VecDeque<ByteRange>>,
+    segments: Mutex<VecDeque<Segment>>,
+    /// The id of the streams that bring the last segments together.
+    share: String,
     received: Mutex<ReceivedGroups>,
     active: Active,
 }
@@ -51,6 +53,7 @@ struct Shared {
 pub(super) async fn get(
     client: &Client,
     wanted: &Wanted,
+    ahead: Option<Ahead>,
     (slots, larges): (Arc<Slots>, Arc<Slots>),
     progress: &Arc<Progress>,
 ) -> crate::Result<()> {
@@ -72,13 +75,15 @@ pub(super) async fn get(
         slots,
         larges,
         segments: Mutex::default(),
+        share: Uuid::new_v4().simple().to_string(),
         received: Mutex::new(ReceivedGroups::new(size)),
         active,
     });
     if is_resumed {
         find_what_came(&shared).await?;
     }
-    let (tree, received) = tokio::join!(shared.tree(), receive(&shared));
+    let ahead = ahead.filter(|_| !is_resumed);
+    let (tree, received) = tokio::join!(shared.tree(), receive(&shared, ahead));
     tree?;
     received?;
     let operation = shared.operation.clone();
@@ -123,7 +128,10 @@ async fn find_what_came(shared: &Arc<Shared>) -> crate::Result<()> {
     Ok(())
 }
 
-async fn receive(shared: &Arc<Shared>) -> crate::Result<()> {
+async fn receive(shared: &Arc<Shared>, ahead: Option<Ahead>) -> crate::Result<()> {
+    if let Some(ahead) = ahead {
+        take_up(shared, ahead).await;
+    }
     let mut attempts = shared.client.attempts();
     loop {
         let missing = lock(&shared.received).missing();
@@ -139,8 +147,7 @@ async fn receive(shared: &Arc<Shared>) -> crate::Result<()> {
                 loop {
                     // Some more than there are streams: while one waits for its answer, the others fill the line. Without a
                     // slot nothing is asked for, since an answer that nobody reads is cut off.
-                    let streams = shared.client.streams();
-                    let _slot = shared.slots.take(streams + streams / WAITING_SHARE).await;
+                    let _slot = shared.slots.take(under_way(shared.client.streams())).await;
                     let segment = lock(&shared.segments).pop_front();
                     let Some(segment) = segment else { return Ok(()) };
                     stream(&shared, segment).await?;
@@ -173,20 +180,39 @@ async fn receive(shared: &Arc<Shared>) -> crate::Result<()> {
     }
 }
 
+/// Takes what was asked for before it was known what there is. What does not come of it is asked for as if it had not been.
+async fn take_up(shared: &Arc<Shared>, mut ahead: Ahead) {
+    let mut running = JoinSet::new();
+    while let Some(frames) = ahead.next(shared.wanted.content.version).await {
+        let shared = shared.clone();
+        running.spawn(async move { bring(&shared, frames).await });
+    }
+    while let Some(ended) = running.join_next().await {
+        if let Ok(Err(error)) = ended {
+            tracing::debug!(%error, "what was asked for ahead did not all come");
+        }
+    }
+}
+
 /// Hands out what is missing and returns how many streams that is worth.
 fn plan(shared: &Shared, missing: &RangeSet) -> usize {
     let (streams, segment) = share_of(shared.client.streams(), shared.larges.taken(), &SEGMENT);
-    let segments = cut(missing, streams, segment);
+    let segments = cut_for_sender(missing, streams, segment);
     let worth = streams.min(segments.len());
     *lock(&shared.segments) = segments;
     worth
 }
 
-/// Brings a segment; if that fails at another site, what is missing of it through the one that was asked.
-async fn stream(shared: &Arc<Shared>, segment: ByteRange) -> crate::Result<()> {
+/// Brings a segment; if that fails at another site, what is missing of it through the one that was asked. Other streams bring parts of one
+/// that is shared.
+async fn stream(
+    shared: &Arc<Shared>,
+    Segment { range: segment, mut is_shared }: Segment,
+) -> crate::Result<()> {
     let mut ranges = vec![segment];
     loop {
-        let (place, outcome) = stream_once(shared, ranges).await;
+        let (place, outcome) = stream_once(shared, ranges, is_shared).await;
+        is_shared = false;
         match outcome {
             Err(error) if shared.way.failed(place.as_ref(), &error) => {}
             outcome => return outcome,
@@ -199,28 +225,41 @@ async fn stream(shared: &Arc<Shared>, segment: ByteRange) -> crate::Result<()> {
     }
 }
 
-/// One request, and the place that answered it. Frames are read here, and verified and written on a thread of their own.
-async fn stream_once(shared: &Arc<Shared>, ranges: Vec<ByteRange>) -> (Option<Place>, crate::Result<()>) {
+/// One request, and the place that answered it.
+async fn stream_once(
+    shared: &Arc<Shared>,
+    ranges: Vec<ByteRange>,
+    is_shared: bool,
+) -> (Option<Place>, crate::Result<()>) {
     let item = PullItem {
         path: shared.wanted.path.clone(),
         version: Some(shared.wanted.content.version),
         space: None,
         ranges: Some(ranges),
     };
-    let Opened { mut frames, place } = match shared.way.open(&shared.operation, item).await {
+    let share = is_shared.then_some(&*shared.share);
+    let Opened { frames, place } = match shared.way.open(&shared.operation, item, share).await {
         Ok(opened) => opened,
         Err(error) => return (None, Err(error)),
     };
+    (place, bring(shared, frames).await)
+}
+
+/// Frames are read here, and verified and written on a thread of their own.
+async fn bring(shared: &Arc<Shared>, mut frames: FrameStream) -> crate::Result<()> {
     let (groups, queue) = mpsc::channel(QUEUED_GROUPS);
     let writer = tokio::task::spawn_blocking({
         let shared = shared.clone();
         move || write(&shared, queue)
     });
     let read = async {
-        shared.tree().await?;
         while let Some(frame) = frames.next().await? {
             let wanted = match frame {
-                Frame::Data(data) => groups.send(data).await.is_ok(),
+                Frame::Data(data) => {
+                    // The first bytes are read while it is on its way: the system lets more come only to who reads.
+                    shared.tree().await?;
+                    groups.send(data).await.is_ok()
+                }
                 Frame::Fail { problem, .. } => return Err(parse_problem(&shared.operation, &problem)),
                 _ => true,
             };
@@ -236,7 +275,7 @@ async fn stream_once(shared: &Arc<Shared>, ranges: Vec<ByteRange>) -> (Option<Pl
     let written = writer.await.unwrap_or_else(|error| {
         Err(Error::new(ErrorKind::Local, ErrorCode::Internal, &shared.operation, error.to_string()))
     });
-    (place, written.and(read))
+    written.and(read)
 }
 
 fn write(shared: &Shared, mut queue: mpsc::Receiver<DataFrame>) -> crate::Result<()> {

@@ -15,7 +15,7 @@ use crate::elsewhere::Places;
 use crate::error::{Error, ErrorKind, Retry};
 use crate::local::PartFile;
 use crate::progress::Progress;
-use crate::pull::{FrameStream, parse_item, parse_problem};
+use crate::pull::{Ask, FrameStream, parse_item, parse_problem};
 use crate::report::{Item, Outcome};
 
 /// Frames that wait to be written, each at most 1 MiB.
@@ -146,10 +146,12 @@ async fn ask(
         let Wanted { path, content, .. } = &batch[*at];
         PullItem { path: path.clone(), version: Some(content.version), space: None, ranges: None }
     });
-    let mut frames = match FrameStream::open_where(client, &operation, items.collect(), follow).await {
-        Ok(frames) => frames,
-        Err(error) => return Asked { fault: Some(error), ..asked },
-    };
+    let mut frames =
+        match FrameStream::open_where(client, &operation, items.collect(), Ask { follow, share: None }).await
+        {
+            Ok(frames) => frames,
+            Err(error) => return Asked { fault: Some(error), ..asked },
+        };
     asked.is_answered = true;
     let (sender, queue) = mpsc::channel(QUEUED_FRAMES);
     let writer = tokio::task::spawn_blocking({

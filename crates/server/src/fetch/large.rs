@@ -1,6 +1,7 @@
 //! One large object over several streams, from one site after the other.
 //!
-//! What is missing is cut into segments; each stream asks for one at a time, so that a slow stream takes fewer. Every group is
+//! What is missing is cut into segments; each stream asks for one at a time, so that a slow stream takes fewer. The last ones are handed
+//! out by the site that sends, so that all streams end together. Every group is
 //! verified against the version's tree, which this site knows, and then written where it belongs, in whatever order they
 //! come. A site that lies is asked for nothing more; one that fails is asked again, behind the others and after a pause if there
 //! are no others, until nothing has come from it for a while. What it did not send is asked for wherever it is its turn.
@@ -21,7 +22,7 @@ use percale_core::tree::{GROUP_SIZE, HashTree, group_range};
 use percale_core::{ByteCount, ByteRange, ErrorCode};
 use percale_federation::Acting;
 use percale_mover::meter::InHand;
-use percale_mover::tuning::{cut, share_of};
+use percale_mover::tuning::{Segment, cut_for_sender, share_of};
 use percale_mover::{DataFrame, Frame, Slots, Wait};
 use percale_store::Stage;
 use tokio::sync::mpsc;
@@ -100,6 +101,8 @@ pub(super) struct Large<'a> {
     pub slots: &'a Slots,
     /// How many streams there are, for all of them together.
     pub streams: usize,
+    /// The id of the streams that bring its last segments together.
+    pub share: String,
     /// The large objects that are in hand at present.
     pub larges: &'a Slots,
     pub failing: &'a Failing,
@@ -109,7 +112,7 @@ pub(super) struct Large<'a> {
 }
 
 struct Work {
-    segments: VecDeque<ByteRange>,
+    segments: VecDeque<Segment>,
     /// Those that are still asked, the first one at present.
     sites: VecDeque<SiteId>,
     fault: Option<ApiError>,
@@ -196,6 +199,8 @@ impl Large<'_> {
 
     async fn bring_missing(&self, sites: VecDeque<SiteId>) -> Result<()> {
         let work = Mutex::new(Work { segments: VecDeque::new(), sites, fault: None });
+        // What did not come of the last segments is asked for once more, each of one stream alone: then it is known who did not send it.
+        let mut may_share = true;
         loop {
             let missing = self.arrived.missing();
             if missing.total() == ByteCount::ZERO {
@@ -209,7 +214,10 @@ impl Large<'_> {
                     return Err(work.fault.take().unwrap_or_else(none));
                 }
                 let (streams, segment) = share_of(self.streams, self.larges.taken(), &SEGMENT);
-                work.segments = cut(&missing, streams, segment);
+                work.segments = cut_for_sender(&missing, streams, segment);
+                if !std::mem::take(&mut may_share) {
+                    work.segments.iter_mut().for_each(|segment| segment.is_shared = false);
+                }
                 self.streams.min(work.segments.len())
             };
             let mut running: FuturesUnordered<_> =
@@ -236,7 +244,7 @@ impl Large<'_> {
             };
             let mut brought = self.stream(site, segment).await;
             if brought.as_ref().is_err_and(|fault| fault.is_doubt) {
-                brought = self.compared_there(site, segment).await;
+                brought = self.compared_there(site, segment.range).await;
             }
             let Err(Fault { error, is_ours, .. }) = brought else {
                 pause = FIRST_PAUSE;
@@ -246,7 +254,7 @@ impl Large<'_> {
                 return Err(error);
             }
             drop(slot);
-            if self.give_back(work, site, segment, error) {
+            if self.give_back(work, site, segment.range, error) {
                 tokio::time::sleep(pause).await;
                 pause = LONGEST_PAUSE.min(pause * 2);
             }
@@ -258,7 +266,7 @@ impl Large<'_> {
     async fn compared_there(&self, site: SiteId, segment: ByteRange) -> Result<(), Fault> {
         let missing = self.arrived.missing();
         for left in missing.iter().filter_map(|range| range.intersect(segment)) {
-            self.stream(site, left).await?;
+            self.stream(site, Segment { range: left, is_shared: false }).await?;
         }
         Ok(())
     }
@@ -267,7 +275,8 @@ impl Large<'_> {
     fn give_back(&self, work: &Mutex<Work>, site: SiteId, segment: ByteRange, error: ApiError) -> bool {
         let mut work = lock(work);
         let missing = self.arrived.missing();
-        work.segments.extend(missing.iter().filter_map(|range| range.intersect(segment)));
+        let left = missing.iter().filter_map(|range| range.intersect(segment));
+        work.segments.extend(left.map(|range| Segment { range, is_shared: false }));
         self.app.reader.avoid(site);
         let is_again = may_pass(&error) && self.failing.failed(site);
         // Another stream may have given it up already.
@@ -289,7 +298,11 @@ impl Large<'_> {
     }
 
     /// One request.
-    async fn stream(&self, site: SiteId, segment: ByteRange) -> Result<(), Fault> {
+    async fn stream(
+        &self,
+        site: SiteId,
+        Segment { range: segment, is_shared }: Segment,
+    ) -> Result<(), Fault> {
         let meter = self.flow.meter();
         let _open = meter.stream();
         let _turn = self.flow.turn(site).await;
@@ -304,8 +317,11 @@ impl Large<'_> {
             space: Some(self.version.space),
             ranges: Some(vec![segment]),
         };
-        let mut frames =
-            super::open(self.flow, &client, vec![item], self.failing.checks(site)).await.map_err(from)?;
+        let share = is_shared.then_some(&*self.share);
+        let checks = self.failing.checks(site);
+        let mut frames = super::open(self.flow, &client, vec![item], checks, share).await.map_err(from)?;
+        // Some of it may come over other streams, and of theirs over this one.
+        let may_come = if is_shared { ByteRange::whole(self.version.size) } else { segment };
         let (groups, queue) = mpsc::channel(QUEUED_GROUPS);
         let read = async {
             while let Some(frame) = super::next(self.flow, &mut frames).await.map_err(from)? {
@@ -325,7 +341,7 @@ impl Large<'_> {
             drop(groups);
             Ok(())
         };
-        let (written, read) = tokio::join!(self.write(site, &member.name, segment, queue), read);
+        let (written, read) = tokio::join!(self.write(site, &member.name, may_come, queue), read);
         if let Err(Fault { error, is_ours, .. }) = written {
             return Err(match is_ours {
                 true => Fault::ours(error),
@@ -339,7 +355,8 @@ impl Large<'_> {
             });
         }
         read?;
-        let left = self.arrived.missing().iter().any(|range| range.intersect(segment).is_some());
+        let left =
+            !is_shared && self.arrived.missing().iter().any(|range| range.intersect(segment).is_some());
         match left {
             false => Ok(()),
             true => {
@@ -353,12 +370,19 @@ impl Large<'_> {
         &self,
         id: SiteId,
         site: &str,
-        segment: ByteRange,
+        may_come: ByteRange,
         mut queue: mpsc::Receiver<DataFrame>,
     ) -> Result<(), Fault> {
+        let mut left = may_come.len();
         while let Some(data) = queue.recv().await {
             let range = ByteRange::at(data.offset, data.bytes.len() as u64);
-            if !segment.contains(range) || self.arrived.has_any(range) {
+            // Nobody sends more than there is. What is here already was on its way when it was asked for again.
+            let is_wanted = may_come.contains(range) && range.len() <= left;
+            left = left.saturating_sub(range.len());
+            if is_wanted && self.arrived.has_any(range) {
+                continue;
+            }
+            if !is_wanted {
                 let detail = format!("site {site} sent bytes that were not asked for");
                 return Err(Fault::theirs(ApiError::new(ErrorCode::Integrity, detail)));
             }

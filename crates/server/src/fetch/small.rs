@@ -274,7 +274,7 @@ impl Fetch {
         let position = asked.wanted.iter().flatten().next().map(|one| one.wanted.version.position);
         let client = self.app.fabric.client_at(site, &self.acting, position)?;
         let _turn = self.flow.turn(site).await;
-        let open = |items, checks| super::open(&self.flow, &client, items, checks);
+        let open = |items, checks| super::open(&self.flow, &client, items, checks, None);
         let mut stream = open(asked.items(), Checks::Here).await.map_err(from)?;
         match self.take(&mut stream, &member, asked, arriving).await {
             // It came without encryption, and whoever is on the way may be to blame; or the site had not compared it. It is asked

@@ -124,6 +124,7 @@ impl Fetch {
             slots: &self.slots,
             larges: &self.larges,
             streams,
+            share: uuid::Uuid::new_v4().simple().to_string(),
             failing: &self.failing,
             flow: &self.flow,
             in_hand,

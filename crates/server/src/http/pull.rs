@@ -18,7 +18,7 @@ use percale_core::ids::{SpaceId, VersionId};
 use percale_core::range::RangeSet;
 use percale_core::tree::{GROUP_SIZE, GroupHash, group_count, group_range, hash_group};
 use percale_core::{ByteCount, ByteRange, ErrorCode, Rate};
-use percale_mover::{Bucket, Encoder, StreamKey};
+use percale_mover::{Bucket, Encoder, Share, StreamKey};
 use percale_store::FileRange;
 use tokio::sync::mpsc;
 use utoipa_axum::router::OpenApiRouter;
@@ -31,10 +31,17 @@ use crate::listener::PeerKey;
 use crate::plain::{Carried, Met, Part};
 use crate::publish::MAX_BATCH;
 use crate::reading::{Piece, Source};
+use crate::traffic::Sent;
 use crate::{ApiError, AppState, Result};
 
 /// Pieces that wait for the network.
 const QUEUE: usize = 8;
+/// The same of a stream that shares its work: what waits is sent by no other stream.
+const SHARED_QUEUE: usize = 2;
+/// What is left for a stream to be helped with it, where its bytes come from another site.
+const HELP_ELSEWHERE: u64 = 8 << 20;
+/// Longest id of streams that share.
+const MAX_SHARE: usize = 64;
 /// What goes at a time under a limit, at least: little enough that many streams which share a slow one each get something
 /// every few seconds, and none is taken for dead.
 const LEAST_PIECE: usize = 16 << 10;
@@ -75,16 +82,18 @@ async fn pull(
     let plain = beside_tls(&app, &reading, peer.map(|Extension(peer)| peer), &headers).await?;
     reading.begin_body()?;
     let is_compared = headers.get(fields::VERIFY).is_none_or(|who| who != fields::RECEIVER);
-    let asker = Asker { reading: Arc::new(reading), is_compared };
+    let share = share_of(&headers)?;
+    let queue = if share.is_some() { SHARED_QUEUE } else { QUEUE };
+    let asker = Asker { reading: Arc::new(reading), is_compared, share };
     let carried = plain.map(|plain| {
         let (key, met) = plain?;
-        met.carry(QUEUE).map(|carried| (key, carried)).ok_or(Taken::Late)
+        met.carry(queue).map(|carried| (key, carried)).ok_or(Taken::Late)
     });
     let taken = carried.as_ref().map(|carried| carried.as_ref().err().copied().unwrap_or(Taken::Yes));
     let (encoder, to, body) = match carried {
         Some(Ok((key, carried))) => (Encoder::authentic(key), To::Beside(carried), Body::empty()),
         _ => {
-            let (pieces, answer) = mpsc::channel(QUEUE);
+            let (pieces, answer) = mpsc::channel(queue);
             let answer = stream::unfold(answer, |mut pieces: mpsc::Receiver<Bytes>| async move {
                 let piece = pieces.recv().await?;
                 Some((Ok::<_, std::convert::Infallible>(piece), pieces))
@@ -140,6 +149,36 @@ struct Asker {
     reading: Arc<Reading>,
     /// Whether groups are compared here before they leave: not for who does it when they arrive.
     is_compared: bool,
+    /// The id of the streams that share their work with this one.
+    share: Option<Box<str>>,
+}
+
+impl Asker {
+    /// Returns what is sent of a version together with other streams; with none, where nothing is shared.
+    fn share(&self, app: &AppState, source: &Source) -> Arc<Share> {
+        let Some(id) = self.share.clone() else { return Arc::default() };
+        let (session, version) = (&self.reading.session, &source.version);
+        app.traffic.sent(Sent {
+            id,
+            user: session.caller.user.clone(),
+            site: session.site.as_ref().map(|site| site.id),
+            version: (version.space, version.version),
+        })
+    }
+}
+
+/// Returns the id of the streams that share their work.
+///
+/// # Errors
+/// `invalid_request` for what cannot be one.
+fn share_of(headers: &HeaderMap) -> Result<Option<Box<str>>> {
+    let Some(id) = headers.get(fields::SHARE) else { return Ok(None) };
+    let id = id.to_str().ok().filter(|id| (16..=MAX_SHARE).contains(&id.len()));
+    let wrong = || {
+        let detail = format!("{} has 16 to {MAX_SHARE} printable characters", fields::SHARE);
+        ApiError::new(ErrorCode::InvalidRequest, detail)
+    };
+    id.map(|id| Some(id.into())).ok_or_else(wrong)
 }
 
 /// Where the frames go.
@@ -312,7 +351,7 @@ fn by_id(item: &PullItem) -> Option<(SpaceId, VersionId)> {
 
 async fn fetch(
     app: AppState,
-    Asker { reading, is_compared }: Asker,
+    Asker { reading, is_compared, .. }: Asker,
     ranges: Option<Vec<ByteRange>>,
     opened: Result<OpenVersion>,
     place: Option<usize>,
@@ -324,18 +363,19 @@ async fn fetch(
     let size = version.size;
     let whole = ByteRange::whole(size);
     let is_small = group_count(size) == 1;
-    let ranges = match ranges {
-        Some(ranges) if !is_small => {
+    let ranges: Vec<_> = match ranges {
+        Some(ranges) => {
             // Widened to groups and joined, so that no group is sent twice.
             let wanted = ranges.into_iter().filter_map(|range| range.intersect(whole));
             let widened: RangeSet = wanted.map(|range| range.align_out(GROUP_SIZE, size)).collect();
             widened.iter().collect()
         }
-        _ => vec![whole],
+        None => vec![whole],
     };
     reading.check(&version, &ranges)?;
     let source = Arc::new(app.reader.source(version, &reading.session.reach()).await?);
-    if is_small {
+    // Nothing of one that is smaller than was thought.
+    if is_small && (size == ByteCount::ZERO || !ranges.is_empty()) {
         let mut read = app.reader.read(source.clone(), whole).await?;
         if !is_compared {
             read.leave_to_receiver();
@@ -357,7 +397,13 @@ async fn send_ranges(
     item: u32,
     out: &mut Sending,
 ) -> Result<Result<()>, Gone> {
-    for range in ranges {
+    let part = asker.share(app, source).join(ranges);
+    // What another site has is asked for by itself, which is not worth it for little.
+    let least = if source.on_own_store().is_some() { 0 } else { HELP_ELSEWHERE };
+    while let Some(range) = part.next(least) {
+        if let Err(error) = asker.reading.check(&source.version, &[range]) {
+            return Ok(Err(error));
+        }
         let mut read = match app.reader.read(source.clone(), range).await {
             Ok(read) => read,
             Err(error) => return Ok(Err(error)),
@@ -366,15 +412,19 @@ async fn send_ranges(
             read.leave_to_receiver();
         }
         if out.may_pass_files()
-            && let Some(FileRange { file, range }) = read.take_file().await
+            && let Some(FileRange { file, .. }) = read.take_file().await
         {
             for group in range.start() / GROUP_SIZE..range.end().div_ceil(GROUP_SIZE) {
                 let Some(hash) = known_hash(source, group) else { break };
-                let range = group_range(source.version.size, group);
-                out.encoder.lead(item, range.start(), hash, range.len() as usize);
+                let group = group_range(source.version.size, group);
+                if !part.claim(group) {
+                    break;
+                }
+                out.encoder.lead(item, group.start(), hash, group.len() as usize);
                 out.send().await?;
-                out.to.pass(FileRange { file: file.clone(), range }).await?;
+                out.to.pass(FileRange { file: file.clone(), range: group }).await?;
             }
+            part.pass(range);
             continue;
         }
         loop {
@@ -383,9 +433,13 @@ async fn send_ranges(
                 Ok(_) => break,
                 Err(error) => return Ok(Err(error)),
             };
+            if !part.claim(ByteRange::at(piece.offset, piece.bytes.len() as u64)) {
+                break;
+            }
             out.encoder.data(item, piece.offset, hash_of(source, &piece), piece.bytes);
             out.send().await?;
         }
+        part.pass(range);
     }
     Ok(Ok(()))
 }

@@ -154,6 +154,59 @@ async fn parts_are_pulled_by_whole_groups() {
     assert_eq!(group_count(size), 6);
 }
 
+/// Asks for a part of an object, together with others that name the same id.
+fn share(site: &TestSite, path: &str, range: std::ops::Range<usize>, id: &str) -> RequestBuilder {
+    let items = json!({"items": [{"path": path, "ranges": [{"start": range.start, "end": range.end}]}]});
+    site.request(Method::POST, "/v1/frames/pull").header("percale-share", id).json(&items)
+}
+
+/// Reads an answer to its end; returns the groups that came, each compared with what it should be.
+async fn groups_of(answer: reqwest::Response, bytes: &[u8]) -> Vec<u64> {
+    let mut decoder = Decoder::new();
+    decoder.feed(answer.bytes().await.unwrap());
+    let mut groups = Vec::new();
+    while let Some(frame) = decoder.next().unwrap() {
+        if let Frame::Data(data) = frame {
+            assert_eq!(data.bytes, bytes[data.offset as usize..][..data.bytes.len()]);
+            groups.push(data.group());
+        }
+    }
+    decoder.finish().unwrap();
+    groups
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_sends_what_another_one_has_no_room_for() {
+    let site = TestSite::start().await;
+    let count = 64;
+    let bytes = content(4, count * GROUP - 5);
+    site.put_new("/demo/x", bytes.clone()).await;
+    let id = "0123456789abcdef";
+    let ask = async |range: std::ops::Range<usize>, id: &str| {
+        expect(share(&site, "/demo/x", range.start * GROUP..range.end * GROUP, id), StatusCode::OK).await
+    };
+    // Nobody reads what the first one sends.
+    let slow = ask(0..60, id).await;
+    // Another reader's, whatever is left there.
+    assert_eq!(groups_of(ask(2..4, "another-reader-s").await, &bytes).await, [2, 3]);
+    let fast = groups_of(ask(60..1000, id).await, &bytes).await;
+    assert!(fast.starts_with(&[60, 61, 62, 63]) && fast.len() > 20, "{fast:?}");
+    let slow = groups_of(slow, &bytes).await;
+    assert!(slow.starts_with(&[0, 1]), "{slow:?}");
+    let mut all = [slow, fast].concat();
+    all.sort_unstable();
+    assert_eq!(all, (0..count as u64).collect::<Vec<_>>(), "all, none twice");
+    // What was sent is not kept.
+    assert_eq!(groups_of(ask(5..7, id).await, &bytes).await, [5, 6]);
+    expect_problem(share(&site, "/demo/x", 0..5, "short"), "invalid_request").await;
+
+    site.put_new("/demo/small", "small").await;
+    for (range, came) in [(3..4, vec![0]), (GROUP..9 * GROUP, vec![])] {
+        let answer = expect(share(&site, "/demo/small", range, id), StatusCode::OK).await;
+        assert_eq!(groups_of(answer, b"small").await, came);
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn only_so_much_is_begun_and_not_done() {
     let site = TestSite::start().await;

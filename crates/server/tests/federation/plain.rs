@@ -90,6 +90,9 @@ async fn where_both_sites_agree_copies_come_without_encryption_and_nothing_secre
     let task = replicate(&alice).await;
     assert_eq!(task["activity"]["transport"], "integrity_only", "{task}");
     is_right(&baltic, "it came without encryption").await;
+    // The connections are kept for the next task.
+    evict(&alice).await;
+    replicate(&alice).await;
     let shown = baltic.admin.get("/v1/sites/alps").await.expect(200);
     assert_eq!(shown["transport"], "integrity_only", "{shown}");
 
