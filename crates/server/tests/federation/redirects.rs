@@ -538,6 +538,24 @@ async fn a_damaged_copy_at_the_other_site_is_made_up_for() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_is_asked_for_ahead_comes_from_where_it_is() {
+    let sites = with_space().await;
+    let [alps, baltic, _coast] = &sites;
+    let content = large(9_000_000);
+    let alice = written_at(baltic, alps, "/climate/a", &content).await;
+    let folder = tempfile::tempdir().unwrap();
+    let local = folder.path().join("got");
+    let client = own(alps, &alice, |_| {});
+    let path = "/climate/a".parse().unwrap();
+    let ahead = client.ask_ahead(&path, &local);
+    assert!(ahead.is_some());
+    let entry = client.resolve(&path).await.unwrap();
+    let report = client.get_found(entry, ahead, &local, &GetOptions::default()).await.unwrap();
+    assert_eq!((report.done, report.failed), (1, 0), "{report:?}");
+    assert!(std::fs::read(&local).unwrap() == content);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_site_that_is_away_is_made_up_for() {
     let mut sites = with_space().await;
     let content = large(9_000_000);
