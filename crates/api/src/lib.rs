@@ -67,11 +67,11 @@ pub mod fields {
     /// In requests for frames: [`RECEIVER`] from whoever has the trees of the versions and compares every group with them, so that
     /// the site need not do it as well.
     pub const VERIFY: &str = "percale-verify";
+    /// Value of [`VERIFY`].
+    pub const RECEIVER: &str = "receiver";
     /// In requests for frames: an id that all requests have which ask for parts of one version at the same time. Their answers together
     /// are what was asked for; a stream that has sent its part goes on with what others have not sent yet.
     pub const SHARE: &str = "percale-share";
-    /// Value of [`VERIFY`].
-    pub const RECEIVER: &str = "receiver";
 }
 
 /// Media types that are our own.

@@ -274,15 +274,14 @@ impl Way {
         loop {
             if let Some(place) = self.place() {
                 let ask = Ask { follow: false, share };
-                match FrameStream::open_where(&place.client, operation, vec![item.clone()], ask).await {
+                match FrameStream::open(&place.client, operation, vec![item.clone()], ask).await {
                     Ok(frames) => return Ok(Opened { frames, place: Some(place) }),
                     Err(error) => self.refused(&place, &error),
                 }
             }
             let follow = !self.is_relayed.load(Relaxed);
             let mut frames =
-                FrameStream::open_where(&self.client, operation, vec![item.clone()], Ask { follow, share })
-                    .await?;
+                FrameStream::open(&self.client, operation, vec![item.clone()], Ask { follow, share }).await?;
             match frames.sent_on().await? {
                 None => return Ok(Opened { frames, place: None }),
                 Some(place) => self.go_to(place),

@@ -3,6 +3,8 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use crate::report::Outcome;
+
 /// The counters of one transfer. Shared; every method is cheap.
 #[derive(Debug, Default)]
 pub struct Progress {
@@ -79,17 +81,15 @@ impl Progress {
         let _ = self.done_bytes.fetch_update(Relaxed, Relaxed, |done| Some(done.saturating_sub(bytes)));
     }
 
-    pub(crate) fn done(&self) {
-        self.done_files.fetch_add(1, Relaxed);
-    }
-
-    pub(crate) fn same(&self, bytes: u64) {
-        self.same_files.fetch_add(1, Relaxed);
-        self.done_bytes.fetch_add(bytes, Relaxed);
-    }
-
-    pub(crate) fn failed(&self) {
-        self.failed_files.fetch_add(1, Relaxed);
+    /// Counts what became of a file.
+    pub(crate) fn ended(&self, outcome: &Outcome) {
+        let files = match outcome {
+            Outcome::Done { .. } => &self.done_files,
+            Outcome::Same => &self.same_files,
+            Outcome::Failed(_) => &self.failed_files,
+            Outcome::Planned { .. } | Outcome::PassedOver(_) | Outcome::Removed => return,
+        };
+        files.fetch_add(1, Relaxed);
     }
 
     /// Shows a large file until the answer is dropped.

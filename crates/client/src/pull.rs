@@ -32,7 +32,7 @@ pub enum Checks {
 }
 
 /// How frames are asked for, besides what is asked for.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct Ask<'a> {
     /// Whether items may come as AWAY.
     pub follow: bool,
@@ -68,19 +68,12 @@ enum Way {
 }
 
 impl FrameStream {
-    /// Asks once; whoever reads the frames knows what to ask for again. `operation` completes "cannot …".
+    /// Asks once; whoever reads the frames knows what to ask for again. `operation` completes "cannot …". Items may come as AWAY
+    /// if that is asked for and the client goes where it is sent.
     ///
     /// # Errors
     /// As the site answers.
-    pub async fn open(client: &Client, operation: &str, items: Vec<PullItem>) -> crate::Result<Self> {
-        Self::open_where(client, operation, items, Ask::default()).await
-    }
-
-    /// The same; items may come as AWAY if that is asked for and the client goes where it is sent.
-    ///
-    /// # Errors
-    /// As [`FrameStream::open`].
-    pub(crate) async fn open_where(
+    pub(crate) async fn open(
         client: &Client,
         operation: &str,
         items: Vec<PullItem>,
@@ -96,13 +89,13 @@ impl FrameStream {
         Ok(Self { elsewhere, ..stream })
     }
 
-    /// The same, for a site that may send frames without encryption: then they come so if it does, and over TLS otherwise. Each
+    /// Asks once a site that may send frames without encryption: then they come so if it does, and over TLS otherwise. Each
     /// frame is authenticated; the bytes of a group are known to be right only once they were compared with a hash. The site need
     /// not do that as well where `checks` says that it is done here. Streams of one version that are open at the same time with the same id
     /// in `share` bring together what they were asked for.
     ///
     /// # Errors
-    /// As [`FrameStream::open`].
+    /// As the site answers.
     pub async fn open_bulk(
         client: &Client,
         operation: &str,

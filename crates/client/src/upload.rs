@@ -126,7 +126,7 @@ impl Shared {
         let size = self.source.size();
         let aligned: RangeSet = missing.iter().map(|range| range.align_out(GROUP_SIZE, size)).collect();
         *self.segments.lock().unwrap_or_else(PoisonError::into_inner) =
-            cut(&aligned, self.streams(), SEGMENT);
+            cut(&aligned, self.streams(), SEGMENT, false).into_iter().map(|segment| segment.range).collect();
         let missing = aligned.total().0;
         let arrived = size.0.saturating_sub(missing);
         let counted = self.active.done();

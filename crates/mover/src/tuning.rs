@@ -69,27 +69,7 @@ impl fmt::Display for Streams {
     }
 }
 
-/// Cuts what is missing of a content into segments of whole groups, for streams that take one after the other. Each is half
-/// of what is then left for each stream, as far as the `share` of bytes of a segment allows: large ones first, so that little
-/// is asked for anew, and small ones last, so that all streams end together.
-pub fn cut(missing: &RangeSet, streams: usize, share: RangeInclusive<u64>) -> VecDeque<ByteRange> {
-    let mut left = missing.total().0;
-    let mut segments = VecDeque::new();
-    for range in missing.iter() {
-        let mut at = range.start();
-        while at < range.end() {
-            let half = left / (2 * streams.max(1) as u64);
-            let len = half.clamp(*share.start(), *share.end()).div_ceil(GROUP_SIZE) * GROUP_SIZE;
-            let end = (at + len).min(range.end());
-            segments.extend(ByteRange::new(at, end));
-            left -= end - at;
-            at = end;
-        }
-    }
-    segments
-}
-
-/// What a stream asks for.
+/// What a stream asks for, or sends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Segment {
     /// Whole groups.
@@ -98,13 +78,20 @@ pub struct Segment {
     pub is_shared: bool,
 }
 
-/// What is left for each stream when the sender begins to hand out: less than a stream of some MB/s brings in the seconds over which the speeds
-/// of streams differ.
+/// Bytes that are left for each stream when the sender begins to hand out. Streams of one path differ in speed by a fifth and more; over this
+/// much, some seconds at 10 MB/s, that makes some MiB, which the sender evens out.
 const HANDED_OUT: u64 = 32 << 20;
 
-/// As [`cut`], for streams whose sender hands out the last segments: then each stream has one of those, as large as all others, and
-/// they end together all the same.
-pub fn cut_for_sender(missing: &RangeSet, streams: usize, share: RangeInclusive<u64>) -> VecDeque<Segment> {
+/// Cuts what is missing of a content into segments of whole groups, for streams that take one after the other. Each is half
+/// of what is then left for each stream, as far as the `share` of bytes of a segment allows: large ones first, so that little
+/// is asked for anew, and small ones last, so that all streams end together. Where the sender may hand out the last ones, there is one of those
+/// for each stream, and they end together all the same.
+pub fn cut(
+    missing: &RangeSet,
+    streams: usize,
+    share: RangeInclusive<u64>,
+    may_share: bool,
+) -> VecDeque<Segment> {
     let streams = streams.max(1) as u64;
     let mut left = missing.total().0;
     let mut last = None;
@@ -112,14 +99,14 @@ pub fn cut_for_sender(missing: &RangeSet, streams: usize, share: RangeInclusive<
     for range in missing.iter() {
         let mut at = range.start();
         while at < range.end() {
-            if last.is_none() && left <= streams * HANDED_OUT {
+            if may_share && last.is_none() && left <= streams * HANDED_OUT {
                 last = Some(left.div_ceil(streams));
             }
             let wanted = last.unwrap_or(left / (2 * streams));
             let len = wanted.clamp(*share.start(), *share.end()).div_ceil(GROUP_SIZE) * GROUP_SIZE;
             let end = (at + len).min(range.end());
-            segments
-                .extend(ByteRange::new(at, end).map(|range| Segment { range, is_shared: last.is_some() }));
+            let is_shared = last.is_some();
+            segments.extend(ByteRange::new(at, end).map(|range| Segment { range, is_shared }));
             left -= end - at;
             at = end;
         }
@@ -171,7 +158,8 @@ mod tests {
         let missing = ReceivedGroups::new(size).missing();
         let share = 4 << 20..=64 << 20;
         for streams in [0, 1, 4, 16, 1000] {
-            let segments = cut(&missing, streams, share.clone());
+            let segments: Vec<_> =
+                cut(&missing, streams, share.clone(), false).iter().map(|segment| segment.range).collect();
             let mut at = 0;
             for segment in &segments {
                 assert_eq!((segment.start(), segment.start() % GROUP_SIZE), (at, 0));
@@ -179,17 +167,18 @@ mod tests {
                 at = segment.end();
             }
             assert_eq!(at, size.0);
-            let first = segments.front().unwrap().len();
+            let first = segments[0].len();
             assert!(segments.iter().all(|segment| segment.len() <= first));
         }
-        assert_eq!(cut(&ReceivedGroups::new(ByteCount(5 << 20)).missing(), 10, share).len(), 2);
+        let five = ReceivedGroups::new(ByteCount(5 << 20)).missing();
+        assert_eq!(cut(&five, 10, share, false).len(), 2);
     }
 
     #[test]
     fn the_last_segments_are_one_for_each_stream() {
-        let cut = |mib: u64| {
+        let of = |mib: u64| {
             let missing = ReceivedGroups::new(ByteCount((mib << 20) + 17)).missing();
-            let segments = cut_for_sender(&missing, 10, 1 << 20..=64 << 20);
+            let segments = cut(&missing, 10, 1 << 20..=64 << 20, true);
             let all: RangeSet = segments.iter().map(|segment| segment.range).collect();
             assert_eq!(all.iter().collect::<Vec<_>>(), missing.iter().collect::<Vec<_>>());
             let (shared, first): (Vec<_>, Vec<_>) = segments.iter().partition(|segment| segment.is_shared);
@@ -199,9 +188,9 @@ mod tests {
                 shared.iter().map(|segment: &&Segment| segment.range.len()).max().unwrap(),
             )
         };
-        assert_eq!(cut(4), (0, 5, 1 << 20));
-        assert_eq!(cut(100), (0, 10, 11 << 20));
-        let (first, shared, longest) = cut(10_000);
+        assert_eq!(of(4), (0, 5, 1 << 20));
+        assert_eq!(of(100), (0, 10, 11 << 20));
+        let (first, shared, longest) = of(10_000);
         assert!(first > 150 && shared == 10, "{first} and {shared}");
         assert!(longest <= HANDED_OUT);
     }

@@ -50,7 +50,7 @@ impl Client {
             let (client, share, operation) = (self.clone(), share.clone(), format!("get {path}"));
             streams.spawn(async move {
                 let ask = Ask { follow: true, share: Some(&share) };
-                FrameStream::open_where(&client, &operation, vec![item], ask).await
+                FrameStream::open(&client, &operation, vec![item], ask).await
             });
         }
         Some(Ahead { path: path.clone(), streams })
@@ -65,26 +65,26 @@ impl Ahead {
 
     /// Returns the streams, as they come, that bring parts of this version.
     pub(super) async fn next(&mut self, version: VersionId) -> Option<FrameStream> {
-        loop {
-            let frames = self.streams.join_next().await?;
-            let is_wanted = async |mut frames: FrameStream| match frames.next().await? {
-                Some(Frame::Item { info, .. }) => {
-                    let item = parse_item(&format!("get {}", self.path), &info)?;
-                    Ok((item.version == version).then_some(frames))
-                }
-                _ => Ok(None),
-            };
-            match frames {
-                Ok(Ok(frames)) => match is_wanted(frames).await {
-                    Ok(Some(frames)) => return Some(frames),
-                    Ok(None) => {}
-                    Err::<_, crate::Error>(error) => {
-                        tracing::debug!(%error, "what was asked for ahead did not come")
-                    }
-                },
-                Ok(Err(error)) => tracing::debug!(%error, "what was asked for ahead did not come"),
+        while let Some(opened) = self.streams.join_next().await {
+            // One that panicked brings nothing.
+            let Ok(opened) = opened else { continue };
+            match only_of(version, opened).await {
+                Ok(Some(frames)) => return Some(frames),
+                Ok(None) => {}
                 Err(error) => tracing::debug!(%error, "what was asked for ahead did not come"),
             }
         }
+        None
     }
+}
+
+/// Returns a stream if it is of this version.
+async fn only_of(
+    version: VersionId,
+    opened: crate::Result<FrameStream>,
+) -> crate::Result<Option<FrameStream>> {
+    let mut frames = opened?;
+    let Some(Frame::Item { info, .. }) = frames.next().await? else { return Ok(None) };
+    let item = parse_item("get an object", &info)?;
+    Ok((item.version == version).then_some(frames))
 }

@@ -7,7 +7,7 @@ use percale_api::uploads::PullItem;
 use percale_core::range::RangeSet;
 use percale_core::tree::HashTree;
 use percale_core::{ByteCount, ByteRange, ErrorCode};
-use percale_mover::tuning::{Segment, cut_for_sender, share_of};
+use percale_mover::tuning::{Segment, cut, share_of};
 use percale_mover::{DataFrame, Frame, ReceivedGroups, Slots};
 use tokio::sync::{OnceCell, mpsc};
 use tokio::task::JoinSet;
@@ -133,13 +133,15 @@ async fn receive(shared: &Arc<Shared>, ahead: Option<Ahead>) -> crate::Result<()
         take_up(shared, ahead).await;
     }
     let mut attempts = shared.client.attempts();
+    // What fails is asked for again of one stream alone: another one may still be sent by a server that has not noticed that it was cut.
+    let mut may_share = true;
     loop {
         let missing = lock(&shared.received).missing();
         if lock(&shared.received).is_complete() {
             return Ok(());
         }
         let before = missing.total();
-        let streams = plan(shared, &missing);
+        let streams = plan(shared, &missing, std::mem::take(&mut may_share));
         let mut running = JoinSet::new();
         for _ in 0..streams {
             let shared = shared.clone();
@@ -195,9 +197,9 @@ async fn take_up(shared: &Arc<Shared>, mut ahead: Ahead) {
 }
 
 /// Hands out what is missing and returns how many streams that is worth.
-fn plan(shared: &Shared, missing: &RangeSet) -> usize {
+fn plan(shared: &Shared, missing: &RangeSet, may_share: bool) -> usize {
     let (streams, segment) = share_of(shared.client.streams(), shared.larges.taken(), &SEGMENT);
-    let segments = cut_for_sender(missing, streams, segment);
+    let segments = cut(missing, streams, segment, may_share);
     let worth = streams.min(segments.len());
     *lock(&shared.segments) = segments;
     worth

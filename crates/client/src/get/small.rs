@@ -147,8 +147,7 @@ async fn ask(
         PullItem { path: path.clone(), version: Some(content.version), space: None, ranges: None }
     });
     let mut frames =
-        match FrameStream::open_where(client, &operation, items.collect(), Ask { follow, share: None }).await
-        {
+        match FrameStream::open(client, &operation, items.collect(), Ask { follow, share: None }).await {
             Ok(frames) => frames,
             Err(error) => return Asked { fault: Some(error), ..asked },
         };

@@ -157,12 +157,7 @@ impl<'a> Transfer<'a> {
     }
 
     fn tell(&self, report: &mut Report, item: Item) {
-        match &item.outcome {
-            Outcome::Done { .. } => self.options.progress.done(),
-            Outcome::Same => self.options.progress.same(0),
-            Outcome::Failed(_) => self.options.progress.failed(),
-            Outcome::Planned { .. } | Outcome::PassedOver(_) | Outcome::Removed => {}
-        }
+        self.options.progress.ended(&item.outcome);
         if let Some(on_item) = &self.options.on_item {
             on_item(&item);
         }

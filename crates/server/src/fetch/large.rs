@@ -22,7 +22,7 @@ use percale_core::tree::{GROUP_SIZE, HashTree, group_range};
 use percale_core::{ByteCount, ByteRange, ErrorCode};
 use percale_federation::Acting;
 use percale_mover::meter::InHand;
-use percale_mover::tuning::{Segment, cut_for_sender, share_of};
+use percale_mover::tuning::{Segment, cut, share_of};
 use percale_mover::{DataFrame, Frame, Slots, Wait};
 use percale_store::Stage;
 use tokio::sync::mpsc;
@@ -208,16 +208,13 @@ impl Large<'_> {
             }
             let count = {
                 let mut work = lock(&work);
-                // Streams only end while something is missing when there is nobody left to ask.
+                // Streams only end while something is missing when there is nobody left to ask, or when they shared it.
                 if work.sites.is_empty() {
                     let none = || ApiError::internal("a version without copies was fetched");
                     return Err(work.fault.take().unwrap_or_else(none));
                 }
                 let (streams, segment) = share_of(self.streams, self.larges.taken(), &SEGMENT);
-                work.segments = cut_for_sender(&missing, streams, segment);
-                if !std::mem::take(&mut may_share) {
-                    work.segments.iter_mut().for_each(|segment| segment.is_shared = false);
-                }
+                work.segments = cut(&missing, streams, segment, std::mem::take(&mut may_share));
                 self.streams.min(work.segments.len())
             };
             let mut running: FuturesUnordered<_> =
@@ -376,15 +373,14 @@ impl Large<'_> {
         let mut left = may_come.len();
         while let Some(data) = queue.recv().await {
             let range = ByteRange::at(data.offset, data.bytes.len() as u64);
-            // Nobody sends more than there is. What is here already was on its way when it was asked for again.
-            let is_wanted = may_come.contains(range) && range.len() <= left;
-            left = left.saturating_sub(range.len());
-            if is_wanted && self.arrived.has_any(range) {
-                continue;
-            }
-            if !is_wanted {
+            if !may_come.contains(range) || range.len() > left {
                 let detail = format!("site {site} sent bytes that were not asked for");
                 return Err(Fault::theirs(ApiError::new(ErrorCode::Integrity, detail)));
+            }
+            left -= range.len();
+            // It was on its way over another stream when it was asked for again.
+            if self.arrived.has_any(range) {
+                continue;
             }
             let (group, offset) = (data.group(), data.offset);
             let verified = self.flow.meter().waiting(Wait::Verify, self.verify(group, data.bytes)).await;

@@ -1,5 +1,6 @@
 //! Many objects, or parts of them, out of the fabric in one stream: `/v1/frames/pull` (`docs/design/frames.md`).
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use axum::Extension;
@@ -40,8 +41,8 @@ const QUEUE: usize = 8;
 const SHARED_QUEUE: usize = 2;
 /// What is left for a stream to be helped with it, where its bytes come from another site.
 const HELP_ELSEWHERE: u64 = 8 << 20;
-/// Longest id of streams that share.
-const MAX_SHARE: usize = 64;
+/// Characters of an id of streams that share.
+const SHARE_LEN: RangeInclusive<usize> = 16..=64;
 /// What goes at a time under a limit, at least: little enough that many streams which share a slow one each get something
 /// every few seconds, and none is taken for dead.
 const LEAST_PIECE: usize = 16 << 10;
@@ -79,10 +80,10 @@ async fn pull(
         return Err(ApiError::new(ErrorCode::PayloadTooLarge, detail));
     }
     let follow = redirect::willing(&headers, &reading);
+    let share = share_of(&headers)?;
     let plain = beside_tls(&app, &reading, peer.map(|Extension(peer)| peer), &headers).await?;
     reading.begin_body()?;
     let is_compared = headers.get(fields::VERIFY).is_none_or(|who| who != fields::RECEIVER);
-    let share = share_of(&headers)?;
     let queue = if share.is_some() { SHARED_QUEUE } else { QUEUE };
     let asker = Asker { reading: Arc::new(reading), is_compared, share };
     let carried = plain.map(|plain| {
@@ -173,9 +174,10 @@ impl Asker {
 /// `invalid_request` for what cannot be one.
 fn share_of(headers: &HeaderMap) -> Result<Option<Box<str>>> {
     let Some(id) = headers.get(fields::SHARE) else { return Ok(None) };
-    let id = id.to_str().ok().filter(|id| (16..=MAX_SHARE).contains(&id.len()));
+    let id = id.to_str().ok().filter(|id| SHARE_LEN.contains(&id.len()));
     let wrong = || {
-        let detail = format!("{} has 16 to {MAX_SHARE} printable characters", fields::SHARE);
+        let (least, most) = (SHARE_LEN.start(), SHARE_LEN.end());
+        let detail = format!("{} has {least} to {most} printable characters", fields::SHARE);
         ApiError::new(ErrorCode::InvalidRequest, detail)
     };
     id.map(|id| Some(id.into())).ok_or_else(wrong)
