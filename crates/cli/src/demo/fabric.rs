@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -28,6 +29,9 @@ pub const BALTIC: usize = 1;
 pub const COAST: usize = 2;
 
 const USUAL_PORT: u16 = 8787;
+/// Where the other ports come from: below the range that Linux gives to outgoing connections, one of which may take a port
+/// before its site listens there, while the site is down, or until a next run that keeps it.
+const PORTS: Range<u16> = 12_000..20_000;
 /// Within this all sites must have reached each other.
 const JOIN_DEADLINE: Duration = Duration::from_secs(30);
 /// How often something that is waited for is looked at.
@@ -69,7 +73,7 @@ impl Fabric {
         link: LinkOptions,
         catalog: CatalogEngine,
     ) -> anyhow::Result<Self> {
-        let mut kept = Kept::choose(folder, port, catalog)?;
+        let kept = Kept::choose(folder, port, catalog)?;
         let postgres = match catalog {
             CatalogEngine::Sqlite => None,
             CatalogEngine::Postgres => Some(Postgres::start(folder).await?),
@@ -84,7 +88,6 @@ impl Fabric {
         let targets: Vec<SocketAddr> =
             kept.sites.iter().map(|port| (Ipv4Addr::LOCALHOST, *port).into()).collect();
         let network = Network::start(link, &kept.links, &targets, Box::new(who_dials)).await?;
-        kept.links = (0..targets.len()).map(|site| network.address(site).port()).collect();
         fs::write(folder.kept(), serde_json::to_vec_pretty(&kept)?)
             .context("cannot note where the sites are")?;
 
@@ -183,17 +186,25 @@ impl Kept {
             );
             return Ok(kept);
         }
-        // Held until all are chosen, so that no two are the same.
         let bind = |port: u16| TcpListener::bind((Ipv4Addr::LOCALHOST, port));
-        let first = match wanted {
+        // Begins somewhere else in each process, so that two that start at once seldom meet.
+        let width = PORTS.end - PORTS.start;
+        let first = (std::process::id().wrapping_mul(7919) % u32::from(width)) as u16;
+        let mut free =
+            (0..width).map(|step| PORTS.start + (first + step) % width).filter_map(|port| bind(port).ok());
+        let mut next = || free.next().context("cannot find a free port");
+        let alps = match wanted {
             Some(port) => bind(port).with_context(|| format!("cannot listen on port {port}"))?,
-            None => bind(USUAL_PORT).or_else(|_| bind(0)).context("cannot find a free port")?,
+            None => bind(USUAL_PORT).or_else(|_| next())?,
         };
-        let mut held = vec![first];
-        for _ in 1..NAMES.len() {
-            held.push(bind(0).context("cannot find a free port")?);
+        // Held until all are chosen, so that no two are the same.
+        let mut held = vec![alps];
+        for _ in 1..2 * NAMES.len() {
+            held.push(next()?);
         }
-        let sites = held.iter().map(|held| Ok(held.local_addr()?.port())).collect::<anyhow::Result<_>>()?;
-        Ok(Self { catalog, sites, links: vec![0; NAMES.len()] })
+        let mut ports =
+            held.iter().map(|held| Ok(held.local_addr()?.port())).collect::<anyhow::Result<Vec<_>>>()?;
+        let links = ports.split_off(NAMES.len());
+        Ok(Self { catalog, sites: ports, links })
     }
 }
