@@ -69,8 +69,8 @@ pub mod fields {
     pub const VERIFY: &str = "percale-verify";
     /// Value of [`VERIFY`].
     pub const RECEIVER: &str = "receiver";
-    /// In requests for frames: an id that all requests have which ask for parts of one version at the same time. Their answers together
-    /// are what was asked for; a stream that has sent its part goes on with what others have not sent yet.
+    /// In requests for frames: an id that all requests have which ask for parts of one version, or for whole objects, at the same time.
+    /// Their answers together are what was asked for; a stream that has sent its part goes on with what others have not sent yet.
     pub const SHARE: &str = "percale-share";
 }
 

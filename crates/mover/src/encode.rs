@@ -23,6 +23,7 @@ pub struct Encoder {
     gathered: BytesMut,
     ready: VecDeque<Bytes>,
     items: u32,
+    info_bytes: usize,
     data_bytes: u64,
     /// Nothing in format 1.
     tags: Option<Tags>,
@@ -48,15 +49,21 @@ impl Encoder {
     fn begin(preamble: &[u8], tags: Option<Tags>) -> Self {
         let mut gathered = BytesMut::with_capacity(GATHER);
         gathered.put_slice(preamble);
-        Self { gathered, ready: VecDeque::new(), items: 0, data_bytes: 0, tags }
+        Self { gathered, ready: VecDeque::new(), items: 0, info_bytes: 0, data_bytes: 0, tags }
     }
 
     /// Announces the next item and returns its number.
     pub fn item(&mut self, size: ByteCount, info: &[u8]) -> u32 {
         let item = self.items;
         self.items += 1;
+        self.info_bytes += info.len();
         self.frame(ITEM, item, size.0, info);
         item
+    }
+
+    /// Returns how many bytes all descriptions of items have so far, of [`MAX_ITEMS_INFO_LEN`](crate::frames::MAX_ITEMS_INFO_LEN).
+    pub fn items_info_len(&self) -> usize {
+        self.info_bytes
     }
 
     /// Adds one whole group.

@@ -10,9 +10,11 @@
 //! | [`received`] | which groups of a content have arrived, and the restart marker that remembers it |
 //! | [`tuning`] | how many connections a path takes |
 //! | [`meter`] | where the time of a transfer's streams goes |
+//! | [`lull`] | finding out that a line stands empty though bytes are waited for |
 //! | [`verdict`] | what holds a transfer up, by what a meter shows |
 //! | [`limit`] | holding a flow of bytes down to a speed |
-//! | [`share`] | what several streams send for one reader, so that they end together |
+//! | [`share`] | what several streams send of one object for one reader, so that they end together |
+//! | [`queues`] | the same of whole objects |
 //! | [`slots`] | the streams that all files of a transfer share |
 //! | [`schedule`] | speeds by time of day |
 //!
@@ -24,7 +26,9 @@ pub mod encode;
 pub mod frames;
 pub mod held;
 pub mod limit;
+pub mod lull;
 pub mod meter;
+pub mod queues;
 pub mod received;
 pub mod room;
 pub mod schedule;
@@ -39,7 +43,9 @@ pub use encode::Encoder;
 pub use frames::{DataFrame, Frame, FrameError};
 pub use held::Held;
 pub use limit::Bucket;
+pub use lull::lull;
 pub use meter::{Meter, Wait};
+pub use queues::{Queue, Queues};
 pub use received::ReceivedGroups;
 pub use room::Room;
 pub use schedule::Schedule;

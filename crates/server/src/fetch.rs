@@ -299,6 +299,10 @@ fn count_altered(stream: &FrameStream) {
     }
 }
 
+fn count_late(streams: usize) {
+    metrics::counter!("percale_late_streams_total").increment(streams as u64);
+}
+
 fn cannot_read(member: &Member, error: percale_client::Error) -> ApiError {
     let error = ApiError::from(percale_federation::Error::from(error));
     error.context(format!("cannot read from site {}", member.name))

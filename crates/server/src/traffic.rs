@@ -3,12 +3,15 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
+use percale_api::uploads::PullItem;
+use percale_catalog::OpenVersion;
 use percale_core::Timestamp;
 use percale_core::access::Identity;
 use percale_core::ids::{SiteId, SpaceId, VersionId};
-use percale_mover::{Bucket, Schedule, Share};
+use percale_mover::{Bucket, Queues, Schedule, Share};
 use tokio::sync::Semaphore;
 
+use crate::Result;
 use crate::config::TransfersConfig;
 
 /// Shared by all that this server does.
@@ -21,12 +24,40 @@ pub struct Traffic {
     per_source: usize,
     sources: Mutex<HashMap<SiteId, Arc<Semaphore>>>,
     /// Of each owner at each source, while they have turns there.
-    shares: Mutex<HashMap<(SiteId, String), Weak<Semaphore>>>,
-    /// What is being sent over several streams.
-    sent: Mutex<HashMap<Sent, Weak<Share>>>,
+    owners: Mutex<HashMap<(SiteId, String), Weak<Semaphore>>>,
+    /// Versions that are being sent over several streams.
+    shares: Together<Share>,
+    /// Whole objects that are.
+    queues: Together<Queues<ToSend>>,
 }
 
-/// What streams have in common that send for one reader: the id that the reader made up, and, so that none sends what it was not asked for
+/// An object that a stream was asked for, and what it has found of it.
+pub type ToSend = (PullItem, Result<OpenVersion>);
+
+/// What streams have in common while there is one.
+#[derive(Debug)]
+struct Together<T>(Mutex<HashMap<Sent, Weak<T>>>);
+
+impl<T> Default for Together<T> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
+
+impl<T: Default> Together<T> {
+    fn of(&self, what: Sent) -> Arc<T> {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(one) = all.get(&what).and_then(Weak::upgrade) {
+            return one;
+        }
+        all.retain(|_, one| one.strong_count() > 0);
+        let one = Arc::default();
+        all.insert(what, Arc::downgrade(&one));
+        one
+    }
+}
+
+/// Which streams send together for one reader: the id that the reader made up, and, so that none sends what it was not asked for
 /// by somebody who may have it, the reader and the version.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Sent {
@@ -36,8 +67,8 @@ pub struct Sent {
     pub user: Option<Identity>,
     /// The site that asks, if it is another one.
     pub site: Option<SiteId>,
-    /// What is read.
-    pub version: (SpaceId, VersionId),
+    /// What is read, if that is one version.
+    pub version: Option<(SpaceId, VersionId)>,
 }
 
 impl Traffic {
@@ -53,21 +84,20 @@ impl Traffic {
             out: Arc::new(bucket()),
             per_source: config.per_source,
             sources: Mutex::default(),
-            shares: Mutex::default(),
-            sent: Mutex::default(),
+            owners: Mutex::default(),
+            shares: Together::default(),
+            queues: Together::default(),
         }
     }
 
-    /// Returns what the streams share that send this.
-    pub fn sent(&self, what: Sent) -> Arc<Share> {
-        let mut sent = self.sent.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(share) = sent.get(&what).and_then(Weak::upgrade) {
-            return share;
-        }
-        sent.retain(|_, share| share.strong_count() > 0);
-        let share = Arc::default();
-        sent.insert(what, Arc::downgrade(&share));
-        share
+    /// Returns what the streams share that send a version.
+    pub fn share_of(&self, what: Sent) -> Arc<Share> {
+        self.shares.of(what)
+    }
+
+    /// Returns the queues of the streams that send whole objects.
+    pub fn queues_of(&self, what: Sent) -> Arc<Queues<ToSend>> {
+        self.queues.of(what)
     }
 
     /// Returns what the tasks that read from a site take a permit of, in the order in which they asked.
@@ -79,14 +109,14 @@ impl Traffic {
     /// Returns what the tasks of one owner take a permit of before that, one fewer than there are in all: who comes with a short task does not
     /// wait for long ones that are all of somebody else.
     pub fn share(&self, site: SiteId, owner: &str) -> Arc<Semaphore> {
-        let mut shares = self.shares.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut owners = self.owners.lock().unwrap_or_else(PoisonError::into_inner);
         let key = (site, owner.to_owned());
-        if let Some(share) = shares.get(&key).and_then(Weak::upgrade) {
+        if let Some(share) = owners.get(&key).and_then(Weak::upgrade) {
             return share;
         }
-        shares.retain(|_, share| share.strong_count() > 0);
+        owners.retain(|_, share| share.strong_count() > 0);
         let share = Arc::new(Semaphore::new(self.per_source.saturating_sub(1).max(1)));
-        shares.insert(key, Arc::downgrade(&share));
+        owners.insert(key, Arc::downgrade(&share));
         share
     }
 }

@@ -47,6 +47,8 @@ struct State {
     is_cut: bool,
     /// Bytes that still pass in a direction before it is cut.
     after: Option<(Way, usize)>,
+    /// Bytes that still pass in a direction before the connection that carries the next ones falls silent.
+    silent_after: Option<(Way, usize)>,
     /// Bytes that have passed, there and back.
     passed: [usize; 2],
 }
@@ -93,6 +95,17 @@ impl Link {
         if bytes == 0 {
             self.shared.cut();
         }
+    }
+
+    /// Silences one connection for good in a direction, the one that carries the next bytes once so many more have passed there. All
+    /// others go on.
+    pub fn silence_one_after(&self, way: Way, bytes: usize) {
+        self.shared.state().silent_after = Some((way, bytes));
+    }
+
+    /// Tells whether the connection that was to be silenced is not silent yet.
+    pub fn is_to_be_silenced(&self) -> bool {
+        self.shared.state().silent_after.is_some()
     }
 
     /// Lets only so many bytes pass in a second, in both directions together. Whoever receives keeps up then, and what has
@@ -147,6 +160,16 @@ impl Shared {
     fn pass(&self, way: Way, bytes: usize) -> usize {
         let mut state = self.state();
         state.passed[way as usize] += bytes;
+        if let Some((watched, left)) = &mut state.silent_after
+            && *watched == way
+        {
+            let passed = *left;
+            *left = left.saturating_sub(bytes);
+            if passed < bytes {
+                state.silent_after = None;
+                return passed;
+            }
+        }
         match &mut state.after {
             Some((watched, left)) if *watched == way => {
                 let passed = bytes.min(*left);
@@ -233,8 +256,7 @@ mod tests {
         tokio::time::timeout(Duration::from_millis(200), socket.read_exact(&mut heard)).await.is_ok()
     }
 
-    #[tokio::test]
-    async fn a_cut_is_silent_and_only_new_connections_come_back() {
+    async fn echoing() -> Link {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let link = Link::start().await;
         link.lead_to(listener.local_addr().unwrap());
@@ -246,6 +268,23 @@ mod tests {
                 });
             }
         });
+        link
+    }
+
+    #[tokio::test]
+    async fn one_connection_falls_silent() {
+        let link = echoing().await;
+        let mut one = TcpStream::connect(link.address).await.unwrap();
+        let mut other = TcpStream::connect(link.address).await.unwrap();
+        link.silence_one_after(Way::Back, 6);
+        assert!(say(&mut one).await && link.is_to_be_silenced());
+        assert!(!say(&mut one).await && !link.is_to_be_silenced());
+        assert!(say(&mut other).await && !say(&mut one).await);
+    }
+
+    #[tokio::test]
+    async fn a_cut_is_silent_and_only_new_connections_come_back() {
+        let link = echoing().await;
         let mut old = TcpStream::connect(link.address).await.unwrap();
         assert!(say(&mut old).await);
         link.cut_after(Way::Back, 6);

@@ -23,9 +23,10 @@ use percale_core::{ByteCount, ByteRange, ErrorCode};
 use percale_federation::Acting;
 use percale_mover::meter::InHand;
 use percale_mover::tuning::{Segment, cut, share_of};
-use percale_mover::{DataFrame, Frame, Slots, Wait};
+use percale_mover::{DataFrame, Frame, Slots, Wait, lull};
 use percale_store::Stage;
 use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
 
 use super::kept::Arrived;
 use super::{Flow, Givers};
@@ -45,6 +46,10 @@ const GLANCE: u64 = 4 << 10;
 
 /// For how long a site that fails is asked again, if nothing at all comes from it meanwhile.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// Times that what is late is asked for again, and what a stream has on its way at most, where the sender hands out the rest: the buffer of
+/// its connection, and what is read ahead of that.
+const AGAIN: usize = 3;
+const ON_ITS_WAY: u64 = 8 << 20;
 /// Pauses before a site is asked again: the first, twice as long each time, and the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
@@ -113,6 +118,8 @@ pub(super) struct Large<'a> {
 
 struct Work {
     segments: VecDeque<Segment>,
+    /// Ends the streams that are late, once what they were to bring has come over others.
+    given_up: CancellationToken,
     /// Those that are still asked, the first one at present.
     sites: VecDeque<SiteId>,
     fault: Option<ApiError>,
@@ -198,7 +205,8 @@ impl Large<'_> {
     }
 
     async fn bring_missing(&self, sites: VecDeque<SiteId>) -> Result<()> {
-        let work = Mutex::new(Work { segments: VecDeque::new(), sites, fault: None });
+        let (segments, given_up) = (VecDeque::new(), CancellationToken::new());
+        let work = Mutex::new(Work { segments, given_up, sites, fault: None });
         // What did not come of the last segments is asked for once more, each of one stream alone: then it is known who did not send it.
         let mut may_share = true;
         loop {
@@ -215,12 +223,46 @@ impl Large<'_> {
                 }
                 let (streams, segment) = share_of(self.streams, self.larges.taken(), &SEGMENT);
                 work.segments = cut(&missing, streams, segment, std::mem::take(&mut may_share));
+                work.given_up = CancellationToken::new();
                 self.streams.min(work.segments.len())
             };
-            let mut running: FuturesUnordered<_> =
-                (0..count).map(|_| self.stream_after_stream(&work).boxed()).collect();
-            while let Some(outcome) = running.next().await {
-                outcome?;
+            self.run(&work, count).await?;
+        }
+    }
+
+    /// Works on segments over so many streams. Once there are none left, what is late is asked for over others as well.
+    async fn run(&self, work: &Mutex<Work>, count: usize) -> Result<()> {
+        let mut running: FuturesUnordered<_> =
+            (0..count).map(|_| self.stream_after_stream(work).boxed()).collect();
+        let mut again = 0;
+        loop {
+            let open = running.len();
+            let has_idle = open < self.streams && again < AGAIN && lock(work).segments.is_empty();
+            let rtt = lock(work).sites.front().and_then(|site| self.app.fabric.contact(*site).rtt);
+            tokio::select! {
+                ended = running.next() => match ended {
+                    Some(ended) => ended?,
+                    None => return Ok(()),
+                },
+                () = lull(self.flow.meter(), rtt, || open), if has_idle => {
+                    let missing = self.arrived.missing();
+                    if missing.total().0 > open as u64 * ON_ITS_WAY {
+                        continue;
+                    }
+                    again += 1;
+                    super::count_late(open);
+                    tracing::debug!(path = %self.version.path, missing = missing.total().0, "streams have stalled; what they were to bring is asked for over others");
+                    let count = {
+                        let mut work = lock(work);
+                        work.segments = cut(&missing, self.streams - open, SEGMENT, false);
+                        work.segments.len().min(self.streams - open)
+                    };
+                    running.extend((0..count).map(|_| self.stream_after_stream(work).boxed()));
+                }
+            }
+            // What comes now has come over another stream.
+            if again > 0 && self.arrived.missing().total() == ByteCount::ZERO {
+                lock(work).given_up.cancel();
             }
         }
     }
@@ -231,6 +273,7 @@ impl Large<'_> {
     /// Those of the store: no other site can help.
     async fn stream_after_stream(&self, work: &Mutex<Work>) -> Result<()> {
         let mut pause = FIRST_PAUSE;
+        let given_up = lock(work).given_up.clone();
         loop {
             let slot = self.slots.take(self.streams).await;
             let (segment, site) = {
@@ -239,9 +282,9 @@ impl Large<'_> {
                 let Some(segment) = work.segments.pop_front() else { return Ok(()) };
                 (segment, site)
             };
-            let mut brought = self.stream(site, segment).await;
+            let mut brought = self.stream(site, segment, &given_up).await;
             if brought.as_ref().is_err_and(|fault| fault.is_doubt) {
-                brought = self.compared_there(site, segment.range).await;
+                brought = self.compared_there(site, segment.range, &given_up).await;
             }
             let Err(Fault { error, is_ours, .. }) = brought else {
                 pause = FIRST_PAUSE;
@@ -260,10 +303,15 @@ impl Large<'_> {
 
     /// Asks the site for what is missing of a segment once more, since what came was wrong and it had not looked at it: whatever another
     /// site has, this one is to find out whether its copy is damaged.
-    async fn compared_there(&self, site: SiteId, segment: ByteRange) -> Result<(), Fault> {
+    async fn compared_there(
+        &self,
+        site: SiteId,
+        segment: ByteRange,
+        given_up: &CancellationToken,
+    ) -> Result<(), Fault> {
         let missing = self.arrived.missing();
         for left in missing.iter().filter_map(|range| range.intersect(segment)) {
-            self.stream(site, Segment { range: left, is_shared: false }).await?;
+            self.stream(site, Segment { range: left, is_shared: false }, given_up).await?;
         }
         Ok(())
     }
@@ -299,6 +347,7 @@ impl Large<'_> {
         &self,
         site: SiteId,
         Segment { range: segment, is_shared }: Segment,
+        given_up: &CancellationToken,
     ) -> Result<(), Fault> {
         let meter = self.flow.meter();
         let _open = meter.stream();
@@ -316,12 +365,16 @@ impl Large<'_> {
         };
         let share = is_shared.then_some(&*self.share);
         let checks = self.failing.checks(site);
-        let mut frames = super::open(self.flow, &client, vec![item], checks, share).await.map_err(from)?;
+        let open = super::open(self.flow, &client, vec![item], checks, share);
+        let Some(opened) = given_up.run_until_cancelled(open).await else { return Ok(()) };
+        let mut frames = opened.map_err(from)?;
         // Some of it may come over other streams, and of theirs over this one.
         let may_come = if is_shared { ByteRange::whole(self.version.size) } else { segment };
         let (groups, queue) = mpsc::channel(QUEUED_GROUPS);
         let read = async {
-            while let Some(frame) = super::next(self.flow, &mut frames).await.map_err(from)? {
+            // One that is given up still writes what it has brought.
+            while let Some(next) = given_up.run_until_cancelled(super::next(self.flow, &mut frames)).await {
+                let Some(frame) = next.map_err(from)? else { break };
                 let is_wanted = match frame {
                     Frame::Data(data) => {
                         self.flow.admit(data.bytes.len() as u64).await;

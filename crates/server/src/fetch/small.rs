@@ -3,7 +3,6 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
@@ -18,7 +17,6 @@ use percale_core::tree::{HashTree, group_count};
 use percale_core::{ByteRange, ErrorCode};
 use percale_federation::Member;
 use percale_mover::room::Taken;
-use percale_mover::tuning::next_request;
 use percale_mover::{Frame, Wait};
 use percale_store::{SmallFile, Staged};
 use tokio::sync::mpsc;
@@ -27,18 +25,21 @@ use tokio::task::JoinHandle;
 use super::flow::Flow;
 use super::medium::{SmallStaged, read_small_back, verified};
 use super::{Become, Brought, Fetch, OnEnd, Ready, Wanted, cannot_read, tell};
-use crate::publish::{MAX_BATCH, StagedContent, key_for_stage};
+use crate::publish::{StagedContent, key_for_stage};
 use crate::reading::{Reader, Source};
 use crate::stores::OpenStore;
 use crate::{ApiError, AppState, Result};
+
+mod requests;
+mod together;
+
+use requests::{in_batches, in_requests};
+use together::Stream;
 
 /// Streams of small objects at once.
 const STREAMS: usize = 8;
 /// Requests of a stream: while the last objects of some are written and told, which takes two round trips, the next come.
 const IN_HAND: usize = 2;
-/// Bytes that one request asks for: half of what is left for each stream, so that all end together, but at least what keeps a
-/// stream busy for longer than the round trip that the next request takes.
-const REQUEST_BYTES: std::ops::RangeInclusive<u64> = 4 << 20..=32 << 20;
 /// What is written, flushed and told together: what is flushed in some tens of milliseconds.
 const PART_ITEMS: usize = 256;
 const PART_BYTES: u64 = 4 << 20;
@@ -82,6 +83,13 @@ impl Small {
 
     fn size(&self) -> u64 {
         self.wanted.version.size.0
+    }
+
+    /// Returns how a site is asked for it.
+    fn item(&self) -> PullItem {
+        let version = &self.wanted.version;
+        let (space, id) = (Some(version.space), Some(version.version));
+        PullItem { path: version.path.clone(), version: id, space, ranges: None }
     }
 
     fn blame(&mut self, error: ApiError) {
@@ -155,6 +163,16 @@ impl Parts<'_> {
     }
 }
 
+/// What one stream asks for.
+enum Request<'a> {
+    /// Objects that are read from own stores.
+    Own(Vec<Small>),
+    /// Objects of a site that come over this stream.
+    Alone(SiteId, Vec<Small>),
+    /// Objects of a site that may come over any of several streams.
+    Together(SiteId, Vec<PullItem>, Stream<'a>),
+}
+
 impl Fetch {
     /// Asks for small objects, in rounds: what one source did not give, the next is asked for.
     pub(super) async fn small(&self, mut left: Vec<Small>, done: OnEnd<'_>) {
@@ -173,15 +191,17 @@ impl Fetch {
                     }
                 }
             }
-            let requests = by_source.into_iter().flat_map(|((site, _), all)| {
-                let requests = match site {
-                    Some(_) => in_requests(all, &self.requests),
-                    None => in_batches(all, Small::size, |_| (PART_ITEMS, PART_BYTES)),
+            let mut requests: Vec<BoxFuture<'_, Vec<Small>>> = Vec::new();
+            for ((site, _), all) in by_source {
+                let (alone, together) = match site {
+                    Some(_) => in_requests(all, Small::size, most, &self.requests),
+                    None => (in_batches(all, Small::size, |_| (PART_ITEMS, PART_BYTES)), Vec::new()),
                 };
-                requests.into_iter().map(move |request| (site, request))
-            });
-            let requests: Vec<BoxFuture<'_, Vec<Small>>> =
-                requests.map(|(site, request)| self.request(site, request, done).boxed()).collect();
+                requests.extend(alone.into_iter().map(|request| self.request(site, request, done).boxed()));
+                if let (Some(site), false) = (site, together.is_empty()) {
+                    requests.push(self.together(site, together, done).boxed());
+                }
+            }
             let mut ended = stream::iter(requests).buffer_unordered(IN_HAND * most);
             while let Some(missing) = ended.next().await {
                 left.extend(missing);
@@ -192,11 +212,25 @@ impl Fetch {
     /// Fetches objects from one source, and writes them. Returns what it did not give.
     async fn request(&self, site: Option<SiteId>, wanted: Vec<Small>, done: OnEnd<'_>) -> Vec<Small> {
         let Some(first) = wanted.first() else { return wanted };
+        let store = first.wanted.store.clone();
+        let request = match site {
+            Some(site) => Request::Alone(site, wanted),
+            None => Request::Own(wanted),
+        };
+        self.written(&store, request, done).await
+    }
+
+    /// Fetches the objects of a request once it has its turn, and writes them while they come.
+    async fn written(&self, store: &Arc<OpenStore>, request: Request<'_>, done: OnEnd<'_>) -> Vec<Small> {
         let (handed_on, mut parts) = mpsc::unbounded_channel();
+        let source = match &request {
+            Request::Own(_) => self.app.site.id,
+            Request::Alone(site, _) | Request::Together(site, ..) => *site,
+        };
         let mut arriving = Parts {
             fetch: self,
-            source: site.unwrap_or(self.app.site.id),
-            store: first.wanted.store.clone(),
+            source,
+            store: store.clone(),
             arrived: Vec::new(),
             bytes: 0,
             taken: Taken::default(),
@@ -205,9 +239,13 @@ impl Fetch {
         let pull = self.pulls.take(self.flow.at_most(STREAMS)).await;
         let _open = self.flow.meter().stream();
         let fetched = async {
-            let missing = match site {
-                Some(site) => self.pull(site, wanted, &mut arriving).await,
-                None => self.read(wanted, &mut arriving).await,
+            let missing = match request {
+                Request::Own(wanted) => self.read(wanted, &mut arriving).await,
+                Request::Alone(site, wanted) => self.pull(site, wanted, &mut arriving).await,
+                Request::Together(site, items, stream) => {
+                    self.pull_together(site, items, stream, &mut arriving).await;
+                    Vec::new()
+                }
             };
             arriving.hand_on();
             drop((arriving, pull));
@@ -351,12 +389,7 @@ struct Asked {
 
 impl Asked {
     fn items(&self) -> Vec<PullItem> {
-        let items = self.wanted.iter().flatten().map(|one| {
-            let version = &one.wanted.version;
-            let (space, id) = (Some(version.space), Some(version.version));
-            PullItem { path: version.path.clone(), version: id, space, ranges: None }
-        });
-        items.collect()
+        self.wanted.iter().flatten().map(Small::item).collect()
     }
 
     /// Numbers what is still wanted anew, for another stream.
@@ -370,36 +403,6 @@ impl Asked {
 async fn read(reader: &Arc<Reader>, source: &Arc<Source>) -> Result<Bytes> {
     let mut read = reader.read(source.clone(), ByteRange::whole(source.version.size)).await?;
     Ok(read.next().await?.unwrap_or_default())
-}
-
-/// Cuts small objects into requests. `requests` counts them.
-fn in_requests(all: Vec<Small>, requests: &AtomicUsize) -> Vec<Vec<Small>> {
-    in_batches(all, Small::size, |left| {
-        let share = left / (2 * STREAMS as u64);
-        let bytes = share.clamp(*REQUEST_BYTES.start(), *REQUEST_BYTES.end());
-        (next_request(requests.fetch_add(1, Relaxed), STREAMS, MAX_BATCH), bytes)
-    })
-}
-
-/// Cuts objects into batches, in their order. `most` is asked, with the bytes that are left, how many objects and bytes the next
-/// one may have; it has one object at least.
-fn in_batches<T>(all: Vec<T>, size: fn(&T) -> u64, mut most: impl FnMut(u64) -> (usize, u64)) -> Vec<Vec<T>> {
-    let mut left: u64 = all.iter().map(size).sum();
-    let mut batches: Vec<Vec<T>> = Vec::new();
-    let (mut items, mut bytes) = (0, 0);
-    for one in all {
-        let size = size(&one);
-        match batches.last_mut().filter(|batch| batch.len() < items && size <= bytes) {
-            Some(batch) => batch.push(one),
-            None => {
-                (items, bytes) = most(left);
-                batches.push(vec![one]);
-            }
-        }
-        bytes = bytes.saturating_sub(size);
-        left -= size;
-    }
-    batches
 }
 
 /// Stages small objects together and makes what they are to be of them.
@@ -464,27 +467,4 @@ async fn read_back(
     let mut back = read_small_back(app, store, flow.meter(), files).await.into_iter();
     let lost = || Err(ApiError::internal("a copy was read back without a result"));
     outcomes.into_iter().map(|outcome| outcome.or_else(|| back.next()).unwrap_or_else(lost)).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn batches_keep_the_order_and_to_what_they_may_have() {
-        let sizes = vec![3, 3, 3, 20, 1, 1, 1, 1, 5, 5];
-        let mut lefts = Vec::new();
-        let batches = in_batches(
-            sizes.clone(),
-            |size| *size,
-            |left| {
-                lefts.push(left);
-                (3, 10)
-            },
-        );
-        assert_eq!(batches, [vec![3, 3, 3], vec![20], vec![1, 1, 1], vec![1, 5], vec![5]]);
-        assert_eq!(lefts, [43, 34, 14, 11, 5]);
-        assert_eq!(batches.concat(), sizes);
-        assert!(in_batches(Vec::new(), |size: &u64| *size, |_| (3, 10)).is_empty());
-    }
 }

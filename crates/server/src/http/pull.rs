@@ -18,7 +18,7 @@ use percale_catalog::OpenVersion;
 use percale_core::ids::{SpaceId, VersionId};
 use percale_core::range::RangeSet;
 use percale_core::tree::{GROUP_SIZE, GroupHash, group_count, group_range, hash_group};
-use percale_core::{ByteCount, ByteRange, ErrorCode, Rate};
+use percale_core::{ByteCount, ByteRange, ErrorCode, ObjectPath, Rate};
 use percale_mover::{Bucket, Encoder, Share, StreamKey};
 use percale_store::FileRange;
 use tokio::sync::mpsc;
@@ -34,6 +34,8 @@ use crate::publish::MAX_BATCH;
 use crate::reading::{Piece, Source};
 use crate::traffic::Sent;
 use crate::{ApiError, AppState, Result};
+
+mod together;
 
 /// Pieces that wait for the network.
 const QUEUE: usize = 8;
@@ -157,14 +159,15 @@ struct Asker {
 impl Asker {
     /// Returns what is sent of a version together with other streams; with none, where nothing is shared.
     fn share(&self, app: &AppState, source: &Source) -> Arc<Share> {
-        let Some(id) = self.share.clone() else { return Arc::default() };
-        let (session, version) = (&self.reading.session, &source.version);
-        app.traffic.sent(Sent {
-            id,
-            user: session.caller.user.clone(),
-            site: session.site.as_ref().map(|site| site.id),
-            version: (version.space, version.version),
-        })
+        let version = (source.version.space, source.version.version);
+        self.together(Some(version)).map_or_else(Arc::default, |what| app.traffic.share_of(what))
+    }
+
+    /// Returns which streams send this together, if that was asked for.
+    fn together(&self, version: Option<(SpaceId, VersionId)>) -> Option<Sent> {
+        let session = &self.reading.session;
+        let (user, site) = (session.caller.user.clone(), session.site.as_ref().map(|site| site.id));
+        Some(Sent { id: self.share.clone()?, user, site, version })
     }
 }
 
@@ -254,9 +257,8 @@ impl To {
     }
 }
 
-/// A small object read whole, the source of a large one, or the number of the place where it is.
+/// A small object read whole, or the source of a large one.
 enum Fetched {
-    Away(Box<OpenVersion>, usize),
     Whole(Arc<Source>, Piece),
     Ranges(Arc<Source>, Vec<ByteRange>),
 }
@@ -269,6 +271,10 @@ async fn send_all(
     out: &mut Sending,
 ) -> Result<(), Gone> {
     let reading = &asker.reading;
+    let are_whole = follow.is_none() && items.iter().all(|item| item.ranges.is_none());
+    if let Some(what) = asker.together(None).filter(|_| are_whole) {
+        return together::send(app, asker, items, &app.traffic.queues_of(what).join(), out).await;
+    }
     for chunk in items.chunks(MAX_BATCH) {
         let opened = open_all(app, reading, chunk).await;
         let (places, numbers) = match &follow {
@@ -277,15 +283,19 @@ async fn send_all(
         };
         let mut named = vec![None; places.len()];
         let wanted: Vec<_> = chunk.iter().map(|item| item.ranges.clone()).zip(opened).zip(numbers).collect();
-        let mut fetched = stream::iter(wanted)
-            .map(|((ranges, opened), place)| fetch(app.clone(), asker.clone(), ranges, opened, place))
-            .buffered(READS);
+        let fetch_or_place = async |((ranges, opened), place): ((_, Result<OpenVersion>), Option<usize>)| {
+            match (opened, place) {
+                (Ok(version), Some(place)) => Err((version, place)),
+                (opened, _) => Ok(fetch(app, asker, ranges, opened).await),
+            }
+        };
+        let mut fetched = stream::iter(wanted).map(fetch_or_place).buffered(READS).boxed();
         let mut at = 0;
         while let Some(one) = fetched.next().await {
             let path = &chunk[at].path;
             at += 1;
             match one {
-                Ok(Fetched::Away(version, place)) => {
+                Err((version, place)) => {
                     let item = announce(out, &version);
                     // Described once, where it comes up.
                     let (number, info) = match named[place] {
@@ -294,31 +304,44 @@ async fn send_all(
                     };
                     out.places = out.places.max(number + 1);
                     out.encoder.away(item, number, &info);
+                    out.send().await?;
                 }
-                Ok(Fetched::Whole(source, piece)) => {
-                    let item = announce(out, &source.version);
-                    out.encoder.data(item, 0, hash_of(&source, &piece), piece.bytes);
-                    done(out, item, &source.version, true);
-                }
-                Ok(Fetched::Ranges(source, ranges)) => {
-                    let item = announce(out, &source.version);
-                    let is_whole =
-                        ranges.iter().map(|range| range.len()).sum::<u64>() == source.version.size.0;
-                    match send_ranges(app, asker, &source, ranges, item, out).await? {
-                        Ok(()) => done(out, item, &source.version, is_whole),
-                        Err(error) => fail(out, item, &error),
-                    }
-                }
-                Err(error) => {
-                    let info = serde_json::json!({"path": path, "version": 0});
-                    let item = out.encoder.item(ByteCount::ZERO, info.to_string().as_bytes());
-                    fail(out, item, &error);
-                }
+                Ok(one) => send_one(app, asker, path, one, out).await?,
             }
-            out.send().await?;
         }
     }
     out.encoder.end();
+    out.send().await
+}
+
+/// Sends an object of which there is a copy that can be read from here, or says why it is not sent.
+async fn send_one(
+    app: &AppState,
+    asker: &Asker,
+    path: &ObjectPath,
+    one: Result<Fetched>,
+    out: &mut Sending,
+) -> Result<(), Gone> {
+    match one {
+        Ok(Fetched::Whole(source, piece)) => {
+            let item = announce(out, &source.version);
+            out.encoder.data(item, 0, hash_of(&source, &piece), piece.bytes);
+            done(out, item, &source.version, true);
+        }
+        Ok(Fetched::Ranges(source, ranges)) => {
+            let item = announce(out, &source.version);
+            let is_whole = ranges.iter().map(|range| range.len()).sum::<u64>() == source.version.size.0;
+            match send_ranges(app, asker, &source, ranges, item, out).await? {
+                Ok(()) => done(out, item, &source.version, is_whole),
+                Err(error) => fail(out, item, &error),
+            }
+        }
+        Err(error) => {
+            let info = serde_json::json!({"path": path, "version": 0});
+            let item = out.encoder.item(ByteCount::ZERO, info.to_string().as_bytes());
+            fail(out, item, &error);
+        }
+    }
     out.send().await
 }
 
@@ -352,16 +375,12 @@ fn by_id(item: &PullItem) -> Option<(SpaceId, VersionId)> {
 }
 
 async fn fetch(
-    app: AppState,
-    Asker { reading, is_compared, .. }: Asker,
+    app: &AppState,
+    Asker { reading, is_compared, .. }: &Asker,
     ranges: Option<Vec<ByteRange>>,
     opened: Result<OpenVersion>,
-    place: Option<usize>,
 ) -> Result<Fetched> {
     let version = opened?;
-    if let Some(place) = place {
-        return Ok(Fetched::Away(Box::new(version), place));
-    }
     let size = version.size;
     let whole = ByteRange::whole(size);
     let is_small = group_count(size) == 1;

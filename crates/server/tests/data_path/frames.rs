@@ -207,6 +207,69 @@ async fn a_stream_sends_what_another_one_has_no_room_for() {
     }
 }
 
+/// Reads an answer to its end; returns the paths of the objects that came, each compared, and of those that failed.
+async fn objects_of(answer: reqwest::Response) -> (Vec<String>, Vec<String>) {
+    let mut decoder = Decoder::new();
+    decoder.feed(answer.bytes().await.unwrap());
+    let (mut paths, mut came, mut failed) = (Vec::new(), Vec::new(), Vec::new());
+    while let Some(frame) = decoder.next().unwrap() {
+        match frame {
+            Frame::Item { info, .. } => {
+                let info: serde_json::Value = serde_json::from_slice(&info).unwrap();
+                paths.push(info["path"].as_str().unwrap().to_owned());
+            }
+            Frame::Data(data) => {
+                data.verify().unwrap();
+                let path = &paths[data.item as usize];
+                let number: u64 = path.rsplit('/').next().unwrap().parse().unwrap();
+                assert!(data.bytes == content(number, GROUP - 7), "{path}");
+                came.push(path.clone());
+            }
+            Frame::Fail { item, .. } => failed.push(paths[item as usize].clone()),
+            _ => {}
+        }
+    }
+    decoder.finish().unwrap();
+    (came, failed)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_sends_whole_objects_that_another_one_has_no_room_for() {
+    let site = TestSite::start().await;
+    let paths: Vec<String> = (0..60).map(|number| format!("/demo/many/{number}")).collect();
+    let objects: Vec<_> = (0..).zip(&paths).map(|(n, path)| (path.clone(), content(n, GROUP - 7))).collect();
+    expect(push(&site, encode(&objects)), StatusCode::OK).await;
+    let id = "0123456789abcdef";
+    let request = |paths: &[String], id: &str| {
+        let items: Vec<_> = paths.iter().map(|path| json!({"path": path})).collect();
+        let request = site.request(Method::POST, "/v1/frames/pull").json(&json!({"items": items}));
+        request.header("percale-share", id)
+    };
+    let ask = async |paths: &[String], id: &str| expect(request(paths, id), StatusCode::OK).await;
+    // Nobody reads what the first one sends.
+    let slow = ask(&paths[..56], id).await;
+    // Another reader's, whatever is left there.
+    assert_eq!(objects_of(ask(&paths[2..4], "another-reader-s").await).await.0, paths[2..4]);
+    let nothing = [vec![paths[1].clone()], vec!["/demo/many/none".to_owned()]].concat();
+    assert_eq!(
+        objects_of(ask(&nothing, "another-reader-s").await).await,
+        (vec![nothing[0].clone()], vec![nothing[1].clone()])
+    );
+    let (fast, _) = objects_of(ask(&paths[56..], id).await).await;
+    assert!(fast.starts_with(&paths[56..]) && fast.len() > 20, "{fast:?}");
+    let (slow, _) = objects_of(slow).await;
+    assert!(slow.starts_with(&paths[..2]), "{slow:?}");
+    let mut all = [slow, fast].concat();
+    all.sort_by_key(|path| paths.iter().position(|known| known == path));
+    assert_eq!(all, paths, "all, none twice");
+    // What was sent is not kept.
+    assert_eq!(objects_of(ask(&paths[5..7], id).await).await.0, paths[5..7]);
+    // A stream that is given up takes what it had left with it.
+    drop(ask(&paths[..50], id).await);
+    let (came, _) = objects_of(ask(&paths[50..], id).await).await;
+    assert!(came.starts_with(&paths[50..]), "{came:?}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn only_so_much_is_begun_and_not_done() {
     let site = TestSite::start().await;

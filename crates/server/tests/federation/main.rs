@@ -14,6 +14,7 @@ mod homes;
 mod importing;
 mod joining;
 mod keys;
+mod late;
 mod liar;
 mod limits;
 mod lying;

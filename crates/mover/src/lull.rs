@@ -1,0 +1,87 @@
+//! Finding out that a line stands empty though bytes are waited for.
+//!
+//! A connection that lost the last packets of its window is silent until a timer of its kernel ends, and then begins at a packet in a round
+//! trip. Others make up for that as long as they have something to send. Once they have not, all wait for the one, and what it was to
+//! bring is better asked for over another.
+
+use std::time::Duration;
+
+use crate::{Meter, Wait};
+
+/// What is seen in fewer round trips may be the pause between a request and its answer.
+const ROUND_TRIPS: u32 = 2;
+/// On a short path a stream may wait for as long for a disk.
+const LEAST: Duration = Duration::from_millis(100);
+/// The line is as good as empty at so much less than it has carried so far.
+const FRACTION: f64 = 0.25;
+/// So much of their time streams wait for bytes then: not for a disk of this side, or a limit.
+const WAITING: f64 = 0.8;
+
+/// Waits until next to nothing comes, though all streams wait for it. `streams` tells how many there are. Whoever sends at a
+/// limited speed is not slow: it is the speed of all of the transfer so far that counts.
+///
+/// # Cancellation
+/// Nothing is lost.
+pub async fn lull(meter: &Meter, rtt: Option<Duration>, streams: impl Fn() -> usize) {
+    let window = rtt.map_or(LEAST, |rtt| (rtt * ROUND_TRIPS).max(LEAST));
+    loop {
+        let before = meter.sample();
+        let open = streams();
+        tokio::time::sleep(window).await;
+        let since = meter.sample().since(&before);
+        let speed = |bytes: u64, time: Duration| bytes as f64 / time.as_secs_f64().max(1e-9);
+        let is_slow = speed(since.bytes, since.at) < FRACTION * speed(before.bytes, before.at);
+        let could_wait = since.at.as_secs_f64() * open.max(streams()) as f64;
+        if is_slow && since.waited(Wait::Bytes).as_secs_f64() > WAITING * could_wait {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+    use std::sync::Arc;
+
+    use super::*;
+
+    const RTT: Option<Duration> = Some(Duration::from_millis(100));
+
+    /// Brings so much in each step of 10 ms, the last of these for ever, while a stream waits for something. Tells after how many
+    /// milliseconds that is a lull, if it is one within 10 s.
+    async fn lull_of(steps: &[(usize, u64)], wait: Wait) -> Option<u128> {
+        let meter = Arc::new(Meter::default());
+        let began = tokio::time::Instant::now();
+        let bring = async {
+            for (count, bytes) in steps {
+                for _ in 0..*count {
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                    meter.received(*bytes);
+                }
+            }
+        };
+        tokio::select! {
+            biased;
+            _ = async { tokio::join!(bring, meter.waiting(wait, pending::<()>())) } => unreachable!(),
+            () = lull(&meter, RTT, || 1) => Some(began.elapsed().as_millis()),
+            () = tokio::time::sleep(Duration::from_secs(10)) => None,
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_line_that_falls_silent_is_noticed_after_two_round_trips() {
+        let at = lull_of(&[(100, 1_500_000), (1, 0)], Wait::Bytes).await.unwrap();
+        assert!((1200..=1400).contains(&at), "{at}");
+        // One connection that begins again.
+        assert!(lull_of(&[(100, 1_500_000), (2000, 100_000)], Wait::Bytes).await.is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_slow_all_the_time_or_waits_for_this_side_is_none() {
+        assert_eq!(lull_of(&[(2000, 10)], Wait::Bytes).await, None);
+        assert_eq!(lull_of(&[(100, 1_500_000), (2000, 700_000)], Wait::Bytes).await, None);
+        for wait in [Wait::Disk, Wait::Limit, Wait::Verify] {
+            assert_eq!(lull_of(&[(100, 1_500_000), (1, 0)], wait).await, None, "{wait:?}");
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! Whole objects that several streams of one reader send together.
+
+use futures::StreamExt as _;
+use futures::stream::FuturesOrdered;
+use percale_api::uploads::PullItem;
+use percale_core::tree::GROUP_SIZE;
+use percale_mover::Queue;
+use percale_mover::frames::MAX_ITEMS_INFO_LEN;
+
+use super::{Asker, Gone, READS, Sending, fetch, open_all, send_one};
+use crate::AppState;
+use crate::publish::MAX_BATCH;
+use crate::traffic::ToSend;
+
+/// Bytes of objects that are read ahead of the network: no other stream sends them any more.
+const AHEAD: u64 = 2 * GROUP_SIZE;
+/// What is left for a stream to be helped with it: less is not worth looking the objects up again.
+const HELP_FROM: u64 = 256 << 10;
+
+/// Sends what this stream was asked for, then half of what another one has left, as long as there is one.
+pub(super) async fn send(
+    app: &AppState,
+    asker: &Asker,
+    items: Vec<PullItem>,
+    queue: &Queue<ToSend>,
+    out: &mut Sending,
+) -> Result<(), Gone> {
+    let mut items = items.into_iter();
+    let mut fetched = FuturesOrdered::new();
+    let mut ahead = 0;
+    loop {
+        while fetched.is_empty() || (fetched.len() < READS && ahead < AHEAD) {
+            let Some(((PullItem { path, .. }, opened), bytes)) = queue.pop() else {
+                let mut next: Vec<_> = items.by_ref().take(MAX_BATCH).collect();
+                // What another stream has left is looked up for whoever asks over this one. All that a stream describes is bounded.
+                if next.is_empty() && out.encoder.items_info_len() < MAX_ITEMS_INFO_LEN / 4 {
+                    next = queue.help(HELP_FROM, MAX_BATCH).into_iter().map(|(item, _)| item).collect();
+                }
+                if next.is_empty() {
+                    break;
+                }
+                let opened = open_all(app, &asker.reading, &next).await;
+                let with_bytes = |(item, opened): ToSend| {
+                    let bytes = opened.as_ref().map_or(0, |version| version.size.0);
+                    ((item, opened), bytes)
+                };
+                queue.extend(next.into_iter().zip(opened).map(with_bytes));
+                continue;
+            };
+            ahead += bytes;
+            fetched.push_back(async move { (path, bytes, fetch(app, asker, None, opened).await) });
+        }
+        let Some((path, bytes, one)) = fetched.next().await else { break };
+        ahead -= bytes;
+        send_one(app, asker, &path, one, out).await?;
+    }
+    out.encoder.end();
+    out.send().await
+}
