@@ -462,6 +462,11 @@ impl Client {
         Streams::for_path(self.inner.rtt.shortest(), None)
     }
 
+    /// Returns the shortest round trip to the site that was seen.
+    pub(crate) fn rtt(&self) -> Option<Duration> {
+        self.inner.rtt.shortest()
+    }
+
     /// Opens connections ahead of a bulk transfer, while other things are asked: each takes two round trips. What goes wrong
     /// is found out by the transfer. Does nothing for a site on this host, where nothing is gained.
     ///

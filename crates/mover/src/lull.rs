@@ -8,12 +8,21 @@ use std::time::Duration;
 
 use crate::{Meter, Wait};
 
+/// Times that what is late is asked for again, in one transfer.
+pub const AGAIN: usize = 3;
+/// What a stream has on its way at most, where the sender hands out the rest: the buffer of its connection, and what is read ahead of that.
+/// No more is asked for again.
+pub const ON_ITS_WAY: u64 = 8 << 20;
+
 /// What is seen in fewer round trips may be the pause between a request and its answer.
-const ROUND_TRIPS: u32 = 2;
+const ROUND_TRIPS: u32 = 3;
+/// For so many times as long a transfer has gone on before it is known what is usual: a new connection needs six to eight round trips to get up to
+/// speed, and what is over soon has not filled the queue of a line, in which packets are lost.
+const KNOWN_AFTER: u32 = 10;
 /// On a short path a stream may wait for as long for a disk.
 const LEAST: Duration = Duration::from_millis(100);
 /// The line is as good as empty at so much less than it has carried so far.
-const FRACTION: f64 = 0.25;
+const FRACTION: f64 = 0.1;
 /// So much of their time streams wait for bytes then: not for a disk of this side, or a limit.
 const WAITING: f64 = 0.8;
 
@@ -30,7 +39,8 @@ pub async fn lull(meter: &Meter, rtt: Option<Duration>, streams: impl Fn() -> us
         tokio::time::sleep(window).await;
         let since = meter.sample().since(&before);
         let speed = |bytes: u64, time: Duration| bytes as f64 / time.as_secs_f64().max(1e-9);
-        let is_slow = speed(since.bytes, since.at) < FRACTION * speed(before.bytes, before.at);
+        let is_slow = before.at >= window * KNOWN_AFTER
+            && speed(since.bytes, since.at) < FRACTION * speed(before.bytes, before.at);
         let could_wait = since.at.as_secs_f64() * open.max(streams()) as f64;
         if is_slow && since.waited(Wait::Bytes).as_secs_f64() > WAITING * could_wait {
             return;
@@ -69,19 +79,21 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_line_that_falls_silent_is_noticed_after_two_round_trips() {
-        let at = lull_of(&[(100, 1_500_000), (1, 0)], Wait::Bytes).await.unwrap();
-        assert!((1200..=1400).contains(&at), "{at}");
+    async fn a_line_that_falls_silent_is_noticed() {
+        let at = lull_of(&[(400, 1_500_000), (1, 0)], Wait::Bytes).await.unwrap();
+        assert!((4300..=4600).contains(&at), "{at}");
         // One connection that begins again.
-        assert!(lull_of(&[(100, 1_500_000), (2000, 100_000)], Wait::Bytes).await.is_some());
+        assert!(lull_of(&[(400, 1_500_000), (2000, 100_000)], Wait::Bytes).await.is_some());
     }
 
     #[tokio::test(start_paused = true)]
     async fn what_is_slow_all_the_time_or_waits_for_this_side_is_none() {
         assert_eq!(lull_of(&[(2000, 10)], Wait::Bytes).await, None);
-        assert_eq!(lull_of(&[(100, 1_500_000), (2000, 700_000)], Wait::Bytes).await, None);
+        // Nobody knows yet what is usual.
+        assert_eq!(lull_of(&[(10, 1_500_000), (50, 1_000), (2000, 1_500_000)], Wait::Bytes).await, None);
+        assert_eq!(lull_of(&[(400, 1_500_000), (2000, 200_000)], Wait::Bytes).await, None);
         for wait in [Wait::Disk, Wait::Limit, Wait::Verify] {
-            assert_eq!(lull_of(&[(100, 1_500_000), (1, 0)], wait).await, None, "{wait:?}");
+            assert_eq!(lull_of(&[(400, 1_500_000), (1, 0)], wait).await, None, "{wait:?}");
         }
     }
 }

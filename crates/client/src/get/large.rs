@@ -7,10 +7,12 @@ use percale_api::uploads::PullItem;
 use percale_core::range::RangeSet;
 use percale_core::tree::HashTree;
 use percale_core::{ByteCount, ByteRange, ErrorCode};
+use percale_mover::lull::{AGAIN, ON_ITS_WAY};
 use percale_mover::tuning::{Segment, cut, share_of};
-use percale_mover::{DataFrame, Frame, ReceivedGroups, Slots};
+use percale_mover::{DataFrame, Frame, Meter, ReceivedGroups, Slots, Wait, lull};
 use tokio::sync::{OnceCell, mpsc};
 use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::ahead::Ahead;
@@ -46,6 +48,10 @@ struct Shared {
     /// The id of the streams that bring the last segments together.
     share: String,
     received: Mutex<ReceivedGroups>,
+    /// What comes, and what the streams wait for.
+    meter: Meter,
+    /// Ends the streams that are late, once what they were to bring has come over others.
+    given_up: CancellationToken,
     active: Active,
 }
 
@@ -77,6 +83,8 @@ pub(super) async fn get(
         segments: Mutex::default(),
         share: Uuid::new_v4().simple().to_string(),
         received: Mutex::new(ReceivedGroups::new(size)),
+        meter: Meter::default(),
+        given_up: CancellationToken::new(),
         active,
     });
     if is_resumed {
@@ -143,34 +151,13 @@ async fn receive(shared: &Arc<Shared>, ahead: Option<Ahead>) -> crate::Result<()
         let before = missing.total();
         let streams = plan(shared, &missing, std::mem::take(&mut may_share));
         let mut running = JoinSet::new();
-        for _ in 0..streams {
-            let shared = shared.clone();
-            running.spawn(async move {
-                loop {
-                    // Some more than there are streams: while one waits for its answer, the others fill the line. Without a
-                    // slot nothing is asked for, since an answer that nobody reads is cut off.
-                    let _slot = shared.slots.take(under_way(shared.client.streams())).await;
-                    let segment = lock(&shared.segments).pop_front();
-                    let Some(segment) = segment else { return Ok(()) };
-                    stream(&shared, segment).await?;
-                }
-            });
-        }
-        let mut result = Ok(());
-        while let Some(joined) = running.join_next().await {
-            let ended = joined.unwrap_or_else(|error| {
-                Err(Error::new(ErrorKind::Local, ErrorCode::Internal, &shared.operation, error.to_string()))
-            });
-            if result.is_ok() && ended.is_err() {
-                result = ended;
-                lock(&shared.segments).clear();
-            }
-        }
+        begin_streams(shared, streams, &mut running);
+        let result = all_ended(shared, running).await;
         if lock(&shared.received).missing().total() < before {
             attempts.progressed();
         }
         match result {
-            Ok(()) if lock(&shared.received).is_complete() => return Ok(()),
+            _ if lock(&shared.received).is_complete() => return Ok(()),
             Ok(()) => {
                 let detail = "the site did not send all that was asked for";
                 let error =
@@ -189,9 +176,59 @@ async fn take_up(shared: &Arc<Shared>, mut ahead: Ahead) {
         let shared = shared.clone();
         running.spawn(async move { bring(&shared, frames).await });
     }
-    while let Some(ended) = running.join_next().await {
-        if let Ok(Err(error)) = ended {
-            tracing::debug!(%error, "what was asked for ahead did not all come");
+    if let Err(error) = all_ended(shared, running).await {
+        tracing::debug!(%error, "what was asked for ahead did not all come");
+    }
+}
+
+/// Begins to work on segments over so many streams.
+fn begin_streams(shared: &Arc<Shared>, streams: usize, running: &mut JoinSet<crate::Result<()>>) {
+    for _ in 0..streams {
+        let shared = shared.clone();
+        running.spawn(async move {
+            loop {
+                // Some more than there are streams: while one waits for its answer, the others fill the line. Without a
+                // slot nothing is asked for, since an answer that nobody reads is cut off.
+                let _slot = shared.slots.take(under_way(shared.client.streams())).await;
+                let segment = lock(&shared.segments).pop_front();
+                let Some(segment) = segment else { return Ok(()) };
+                stream(&shared, segment).await?;
+            }
+        });
+    }
+}
+
+/// Waits for the end of all streams. What is late is asked for over others as well.
+async fn all_ended(shared: &Arc<Shared>, mut running: JoinSet<crate::Result<()>>) -> crate::Result<()> {
+    let (mut result, mut again) = (Ok(()), 0);
+    loop {
+        let (open, most) = (running.len(), shared.client.streams());
+        let has_idle = open < most && again < AGAIN && result.is_ok() && lock(&shared.segments).is_empty();
+        tokio::select! {
+            joined = running.join_next() => {
+                let Some(joined) = joined else { return result };
+                let ended = joined.unwrap_or_else(|error| {
+                    Err(Error::new(ErrorKind::Local, ErrorCode::Internal, &shared.operation, error.to_string()))
+                });
+                if result.is_ok() && ended.is_err() {
+                    result = ended;
+                    lock(&shared.segments).clear();
+                }
+            }
+            () = lull(&shared.meter, shared.client.rtt(), || open), if has_idle => {
+                let missing = lock(&shared.received).missing();
+                if missing.total().0 > open as u64 * ON_ITS_WAY {
+                    continue;
+                }
+                again += 1;
+                tracing::debug!(missing = missing.total().0, streams = open, "streams have stalled; what they were to bring is asked for over others");
+                let streams = plan(shared, &missing, false).min(most - open);
+                begin_streams(shared, streams, &mut running);
+            }
+        }
+        // What comes now has come over another stream.
+        if again > 0 && lock(&shared.received).is_complete() {
+            shared.given_up.cancel();
         }
     }
 }
@@ -240,9 +277,11 @@ async fn stream_once(
         ranges: Some(ranges),
     };
     let share = is_shared.then_some(&*shared.share);
-    let Opened { frames, place } = match shared.way.open(&shared.operation, item, share).await {
-        Ok(opened) => opened,
-        Err(error) => return (None, Err(error)),
+    let open = shared.meter.waiting(Wait::Bytes, shared.way.open(&shared.operation, item, share));
+    let Opened { frames, place } = match shared.given_up.run_until_cancelled(open).await {
+        Some(Ok(opened)) => opened,
+        Some(Err(error)) => return (None, Err(error)),
+        None => return (None, Ok(())),
     };
     (place, bring(shared, frames).await)
 }
@@ -255,7 +294,12 @@ async fn bring(shared: &Arc<Shared>, mut frames: FrameStream) -> crate::Result<(
         move || write(&shared, queue)
     });
     let read = async {
-        while let Some(frame) = frames.next().await? {
+        // One that is given up still writes what it has brought.
+        while let Some(next) = {
+            let next = shared.meter.waiting(Wait::Bytes, frames.next());
+            shared.given_up.run_until_cancelled(next).await
+        } {
+            let Some(frame) = next? else { break };
             let wanted = match frame {
                 Frame::Data(data) => {
                     // The first bytes are read while it is on its way: the system lets more come only to who reads.
@@ -287,6 +331,7 @@ fn write(shared: &Shared, mut queue: mpsc::Receiver<DataFrame>) -> crate::Result
         shared.file.write(data.offset, &data.bytes)?;
         if lock(&shared.received).insert(data.group(), data.hash) {
             shared.active.moved(data.bytes.len() as u64);
+            shared.meter.received(data.bytes.len() as u64);
         }
     }
     Ok(())

@@ -21,6 +21,7 @@ use percale_core::ids::SiteId;
 use percale_core::tree::{GROUP_SIZE, HashTree, group_range};
 use percale_core::{ByteCount, ByteRange, ErrorCode};
 use percale_federation::Acting;
+use percale_mover::lull::{AGAIN, ON_ITS_WAY};
 use percale_mover::meter::InHand;
 use percale_mover::tuning::{Segment, cut, share_of};
 use percale_mover::{DataFrame, Frame, Slots, Wait, lull};
@@ -46,10 +47,6 @@ const GLANCE: u64 = 4 << 10;
 
 /// For how long a site that fails is asked again, if nothing at all comes from it meanwhile.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Times that what is late is asked for again, and what a stream has on its way at most, where the sender hands out the rest: the buffer of
-/// its connection, and what is read ahead of that.
-const AGAIN: usize = 3;
-const ON_ITS_WAY: u64 = 8 << 20;
 /// Pauses before a site is asked again: the first, twice as long each time, and the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);

@@ -1,8 +1,11 @@
 //! A client that asks for the bytes of an object before it knows what is there.
 
+use std::time::Duration;
+
 use percale_client::get::GetOptions;
 use percale_client::{Client, ClientOptions};
 use percale_core::ObjectPath;
+use percale_testkit::link::{Link, Way};
 use reqwest::Method;
 
 use crate::site::{TestSite, content};
@@ -90,4 +93,32 @@ async fn what_is_something_else_is_got_as_if_nobody_had_asked_ahead() {
     std::fs::remove_file(&local).unwrap();
     std::fs::write(folder.path().join(".got.percale-part"), "x").unwrap();
     assert!(client.ask_ahead(&path, &local).is_none());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_get_does_not_wait_for_a_connection_that_fell_silent() {
+    let site = TestSite::start().await;
+    let bytes = content(1, 30 * GROUP + 5);
+    site.put_new("/demo/a", bytes.clone()).await;
+    let path = "/demo/a".parse().unwrap();
+    for is_ahead in [true, false] {
+        let link = Link::start().await;
+        link.lead_to(site.running().address());
+        link.limit(20_000_000);
+        link.silence_one_after(Way::Back, 15_000_000);
+        let mut options = ClientOptions::new(link.url().replace("https", "http"));
+        options.token = Some(site.token().to_owned().into());
+        options.stall_timeout = Duration::from_secs(300);
+        let client = Client::new(options).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let local = folder.path().join("got");
+        let ahead = if is_ahead { client.ask_ahead(&path, &local) } else { None };
+        assert_eq!(ahead.is_some(), is_ahead);
+        let entry = client.resolve(&path).await.unwrap();
+        let options = GetOptions::default();
+        let got = client.get_found(entry, ahead, &local, &options);
+        let report = tokio::time::timeout(Duration::from_secs(60), got).await.expect("it waits").unwrap();
+        assert_eq!((report.done, report.failed), (1, 0), "{report:?}");
+        assert!(!link.is_to_be_silenced() && std::fs::read(&local).unwrap() == bytes);
+    }
 }

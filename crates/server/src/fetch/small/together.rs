@@ -12,6 +12,7 @@ use percale_client::Transport;
 use percale_client::pull::Checks;
 use percale_core::ErrorCode;
 use percale_core::ids::{LeaseId, SiteId, VersionId};
+use percale_mover::lull::{AGAIN, ON_ITS_WAY};
 use percale_mover::{Frame, Wait, lull};
 use serde::Deserialize;
 use tokio::sync::Notify;
@@ -21,11 +22,6 @@ use super::requests::in_parts;
 use super::{ADMITTED, Parts, Request, STREAMS, Small};
 use crate::fetch::{self, Fetch, OnEnd, cannot_read};
 use crate::{ApiError, Result};
-
-/// Times that what is late is asked for again.
-const AGAIN: usize = 3;
-/// What a stream has on its way at most, where the sender hands out the rest: the buffer of its connection, and what is read ahead of that.
-const ON_ITS_WAY: u64 = 8 << 20;
 
 /// Objects of one space that are brought so.
 pub(super) struct Together {
