@@ -10,7 +10,7 @@
 //! | [`received`] | which groups of a content have arrived, and the restart marker that remembers it |
 //! | [`tuning`] | how many connections a path takes |
 //! | [`meter`] | where the time of a transfer's streams goes |
-//! | [`lull`] | finding out that a line stands empty though bytes are waited for |
+//! | [`late`] | what is late because the line stands empty, and is asked for again |
 //! | [`verdict`] | what holds a transfer up, by what a meter shows |
 //! | [`limit`] | holding a flow of bytes down to a speed |
 //! | [`share`] | what several streams send of one object for one reader, so that they end together |
@@ -25,8 +25,8 @@ pub mod decode;
 pub mod encode;
 pub mod frames;
 pub mod held;
+pub mod late;
 pub mod limit;
-pub mod lull;
 pub mod meter;
 pub mod queues;
 pub mod received;
@@ -42,8 +42,8 @@ pub use decode::Decoder;
 pub use encode::Encoder;
 pub use frames::{DataFrame, Frame, FrameError};
 pub use held::Held;
+pub use late::Late;
 pub use limit::Bucket;
-pub use lull::lull;
 pub use meter::{Meter, Wait};
 pub use queues::{Queue, Queues};
 pub use received::ReceivedGroups;

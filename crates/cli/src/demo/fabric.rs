@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -16,6 +15,7 @@ use super::CatalogEngine;
 use super::folder::Folder;
 use super::network::{LinkOptions, Network};
 use super::owner;
+use super::ports;
 use super::postgres::Postgres;
 use super::site::{Settings, Site};
 
@@ -29,9 +29,6 @@ pub const BALTIC: usize = 1;
 pub const COAST: usize = 2;
 
 const USUAL_PORT: u16 = 8787;
-/// Where the other ports come from: below the range that Linux gives to outgoing connections, one of which may take a port
-/// before its site listens there, while the site is down, or until a next run that keeps it.
-const PORTS: Range<u16> = 12_000..20_000;
 /// Within this all sites must have reached each other.
 const JOIN_DEADLINE: Duration = Duration::from_secs(30);
 /// How often something that is waited for is looked at.
@@ -76,7 +73,7 @@ impl Fabric {
         let kept = Kept::choose(folder, port, catalog)?;
         let postgres = match catalog {
             CatalogEngine::Sqlite => None,
-            CatalogEngine::Postgres => Some(Postgres::start(folder).await?),
+            CatalogEngine::Postgres => Some(Postgres::start(folder, kept.another_port()?).await?),
         };
         let pids: Vec<Arc<AtomicU32>> = NAMES.iter().map(|_| Arc::default()).collect();
         let known = pids.clone();
@@ -162,6 +159,13 @@ pub async fn eventually(
 }
 
 impl Kept {
+    /// Chooses a free port that is none of these, some of which nobody listens on yet.
+    fn another_port(&self) -> anyhow::Result<u16> {
+        let free = ports::free().filter_map(|listener| Some(listener.local_addr().ok()?.port()));
+        let mut others = free.filter(|port| !self.sites.contains(port) && !self.links.contains(port));
+        others.next().context("cannot find a free port")
+    }
+
     /// Takes that of an earlier run, or chooses free ports.
     fn choose(folder: &Folder, wanted: Option<u16>, catalog: CatalogEngine) -> anyhow::Result<Self> {
         let file = folder.kept();
@@ -187,11 +191,7 @@ impl Kept {
             return Ok(kept);
         }
         let bind = |port: u16| TcpListener::bind((Ipv4Addr::LOCALHOST, port));
-        // Begins somewhere else in each process, so that two that start at once seldom meet.
-        let width = PORTS.end - PORTS.start;
-        let first = (std::process::id().wrapping_mul(7919) % u32::from(width)) as u16;
-        let mut free =
-            (0..width).map(|step| PORTS.start + (first + step) % width).filter_map(|port| bind(port).ok());
+        let mut free = ports::free();
         let mut next = || free.next().context("cannot find a free port");
         let alps = match wanted {
             Some(port) => bind(port).with_context(|| format!("cannot listen on port {port}"))?,

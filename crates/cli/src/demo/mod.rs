@@ -25,6 +25,7 @@ mod lines;
 mod network;
 mod outage;
 mod owner;
+mod ports;
 mod postgres;
 mod site;
 mod sources;

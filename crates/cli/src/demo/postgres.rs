@@ -1,7 +1,6 @@
 //! A PostgreSQL server for the sites' catalogs, of the binaries that are installed. Its data lies in the demo's folder.
 
 use std::fs;
-use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -34,11 +33,11 @@ pub struct Postgres {
 }
 
 impl Postgres {
-    /// Starts a server with a database for each site.
+    /// Starts a server on a port, with a database for each site.
     ///
     /// # Errors
     /// [`NotInstalled`]; the server does not start, and then the message has its log.
-    pub async fn start(folder: &Folder) -> anyhow::Result<Self> {
+    pub async fn start(folder: &Folder, port: u16) -> anyhow::Result<Self> {
         let bin = binaries().ok_or(NotInstalled)?;
         let place = folder.root().join("postgres");
         let (data, log) = (place.join("data"), place.join("log"));
@@ -51,7 +50,6 @@ impl Postgres {
             let initdb = ["-A", "trust", "-U", "postgres", "-E", "UTF8", "--locale=C", "--no-sync", "-D"];
             run(unprivileged(&bin.join("initdb")).args(initdb).arg(&data)).await?;
         }
-        let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
         let output = fs::File::create(&log).context("cannot make PostgreSQL's log")?;
         let mut child = unprivileged(&bin.join("postgres"))
             .arg("-D")

@@ -7,9 +7,8 @@ use percale_api::uploads::PullItem;
 use percale_core::range::RangeSet;
 use percale_core::tree::HashTree;
 use percale_core::{ByteCount, ByteRange, ErrorCode};
-use percale_mover::lull::{AGAIN, ON_ITS_WAY};
 use percale_mover::tuning::{Segment, cut, share_of};
-use percale_mover::{DataFrame, Frame, Meter, ReceivedGroups, Slots, Wait, lull};
+use percale_mover::{DataFrame, Frame, Late, Meter, ReceivedGroups, Slots, Wait};
 use tokio::sync::{OnceCell, mpsc};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -115,6 +114,12 @@ impl Shared {
         });
         tree.await.map(Option::as_ref)
     }
+
+    /// Returns the next frame of a stream; nothing at its end, or once it is given up.
+    async fn next(&self, frames: &mut FrameStream) -> crate::Result<Option<Frame>> {
+        let next = self.meter.waiting(Wait::Bytes, frames.next());
+        self.given_up.run_until_cancelled(next).await.unwrap_or(Ok(None))
+    }
 }
 
 /// Looks for the groups that an earlier attempt brought.
@@ -200,10 +205,10 @@ fn begin_streams(shared: &Arc<Shared>, streams: usize, running: &mut JoinSet<cra
 
 /// Waits for the end of all streams. What is late is asked for over others as well.
 async fn all_ended(shared: &Arc<Shared>, mut running: JoinSet<crate::Result<()>>) -> crate::Result<()> {
-    let (mut result, mut again) = (Ok(()), 0);
+    let (mut result, mut late) = (Ok(()), Late::default());
     loop {
         let (open, most) = (running.len(), shared.client.streams());
-        let has_idle = open < most && again < AGAIN && result.is_ok() && lock(&shared.segments).is_empty();
+        let are_begun = result.is_ok() && lock(&shared.segments).is_empty();
         tokio::select! {
             joined = running.join_next() => {
                 let Some(joined) = joined else { return result };
@@ -215,19 +220,18 @@ async fn all_ended(shared: &Arc<Shared>, mut running: JoinSet<crate::Result<()>>
                     lock(&shared.segments).clear();
                 }
             }
-            () = lull(&shared.meter, shared.client.rtt(), || open), if has_idle => {
+            () = late.lull(&shared.meter, shared.client.rtt(), || open), if are_begun => {
                 let missing = lock(&shared.received).missing();
-                if missing.total().0 > open as u64 * ON_ITS_WAY {
+                if !late.ask_again(missing.total().0, open, most) {
                     continue;
                 }
-                again += 1;
                 tracing::debug!(missing = missing.total().0, streams = open, "streams have stalled; what they were to bring is asked for over others");
                 let streams = plan(shared, &missing, false).min(most - open);
                 begin_streams(shared, streams, &mut running);
             }
         }
         // What comes now has come over another stream.
-        if again > 0 && lock(&shared.received).is_complete() {
+        if late.was_asked_again() && lock(&shared.received).is_complete() {
             shared.given_up.cancel();
         }
     }
@@ -295,11 +299,7 @@ async fn bring(shared: &Arc<Shared>, mut frames: FrameStream) -> crate::Result<(
     });
     let read = async {
         // One that is given up still writes what it has brought.
-        while let Some(next) = {
-            let next = shared.meter.waiting(Wait::Bytes, frames.next());
-            shared.given_up.run_until_cancelled(next).await
-        } {
-            let Some(frame) = next? else { break };
+        while let Some(frame) = shared.next(&mut frames).await? {
             let wanted = match frame {
                 Frame::Data(data) => {
                     // The first bytes are read while it is on its way: the system lets more come only to who reads.

@@ -21,10 +21,9 @@ use percale_core::ids::SiteId;
 use percale_core::tree::{GROUP_SIZE, HashTree, group_range};
 use percale_core::{ByteCount, ByteRange, ErrorCode};
 use percale_federation::Acting;
-use percale_mover::lull::{AGAIN, ON_ITS_WAY};
 use percale_mover::meter::InHand;
 use percale_mover::tuning::{Segment, cut, share_of};
-use percale_mover::{DataFrame, Frame, Slots, Wait, lull};
+use percale_mover::{DataFrame, Frame, Late, Slots, Wait};
 use percale_store::Stage;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -231,34 +230,35 @@ impl Large<'_> {
     async fn run(&self, work: &Mutex<Work>, count: usize) -> Result<()> {
         let mut running: FuturesUnordered<_> =
             (0..count).map(|_| self.stream_after_stream(work).boxed()).collect();
-        let mut again = 0;
+        let mut late = Late::default();
         loop {
             let open = running.len();
-            let has_idle = open < self.streams && again < AGAIN && lock(work).segments.is_empty();
-            let rtt = lock(work).sites.front().and_then(|site| self.app.fabric.contact(*site).rtt);
+            let (are_begun, site) = {
+                let work = lock(work);
+                (work.segments.is_empty(), work.sites.front().copied())
+            };
+            let rtt = site.and_then(|site| self.app.fabric.contact(site).rtt);
             tokio::select! {
                 ended = running.next() => match ended {
                     Some(ended) => ended?,
                     None => return Ok(()),
                 },
-                () = lull(self.flow.meter(), rtt, || open), if has_idle => {
+                () = late.lull(self.flow.meter(), rtt, || open), if are_begun => {
                     let missing = self.arrived.missing();
-                    if missing.total().0 > open as u64 * ON_ITS_WAY {
+                    if !late.ask_again(missing.total().0, open, self.streams) {
                         continue;
                     }
-                    again += 1;
                     super::count_late(open);
-                    tracing::debug!(path = %self.version.path, missing = missing.total().0, "streams have stalled; what they were to bring is asked for over others");
-                    let count = {
-                        let mut work = lock(work);
-                        work.segments = cut(&missing, self.streams - open, SEGMENT, false);
-                        work.segments.len().min(self.streams - open)
-                    };
+                    tracing::debug!(path = %self.version.path, missing = missing.total().0, streams = open, "streams have stalled; what they were to bring is asked for over others");
+                    let idle = self.streams - open;
+                    let segments = cut(&missing, idle, SEGMENT, false);
+                    let count = idle.min(segments.len());
+                    lock(work).segments = segments;
                     running.extend((0..count).map(|_| self.stream_after_stream(work).boxed()));
                 }
             }
             // What comes now has come over another stream.
-            if again > 0 && self.arrived.missing().total() == ByteCount::ZERO {
+            if late.was_asked_again() && self.arrived.missing().total() == ByteCount::ZERO {
                 lock(work).given_up.cancel();
             }
         }

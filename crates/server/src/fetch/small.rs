@@ -195,7 +195,7 @@ impl Fetch {
             for ((site, _), all) in by_source {
                 let (alone, together) = match site {
                     Some(_) => in_requests(all, Small::size, most, &self.requests),
-                    None => (in_batches(all, Small::size, |_| (PART_ITEMS, PART_BYTES)), Vec::new()),
+                    None => (in_batches(all, Small::size, || (PART_ITEMS, PART_BYTES)), Vec::new()),
                 };
                 requests.extend(alone.into_iter().map(|request| self.request(site, request, done).boxed()));
                 if let (Some(site), false) = (site, together.is_empty()) {

@@ -13,6 +13,7 @@ const REQUEST_BYTES: u64 = 32 << 20;
 const LAST_BYTES: u64 = 128 << 20;
 /// What one of them has at least: less is not worth a stream.
 const LEAST_BYTES: u64 = 4 << 20;
+
 /// Cuts small objects into requests, which `requests` counts, and into the last ones, which `streams` bring together.
 pub(super) fn in_requests<T>(
     mut all: Vec<T>,
@@ -28,7 +29,7 @@ pub(super) fn in_requests<T>(
     };
     let last = all.iter().rev().take(streams * MAX_BATCH).take_while(is_last).count();
     let last = in_parts(all.split_off(all.len() - last), size, streams);
-    let first = in_batches(all, size, |_| {
+    let first = in_batches(all, size, || {
         (next_request(requests.fetch_add(1, Relaxed), streams, MAX_BATCH), REQUEST_BYTES)
     });
     requests.fetch_add(last.len(), Relaxed);
@@ -53,14 +54,13 @@ pub(super) fn in_parts<T>(all: Vec<T>, size: fn(&T) -> u64, streams: usize) -> V
     cut
 }
 
-/// Cuts objects into batches, in their order. `most` is asked, with the bytes that are left, how many objects and bytes the next
-/// one may have; it has one object at least.
+/// Cuts objects into batches, in their order. `most` is asked how many objects and bytes the next one may have; it has one object at
+/// least.
 pub(super) fn in_batches<T>(
     all: Vec<T>,
     size: fn(&T) -> u64,
-    mut most: impl FnMut(u64) -> (usize, u64),
+    mut most: impl FnMut() -> (usize, u64),
 ) -> Vec<Vec<T>> {
-    let mut left: u64 = all.iter().map(size).sum();
     let mut batches: Vec<Vec<T>> = Vec::new();
     let (mut items, mut bytes) = (0, 0);
     for one in all {
@@ -68,12 +68,11 @@ pub(super) fn in_batches<T>(
         match batches.last_mut().filter(|batch| batch.len() < items && size <= bytes) {
             Some(batch) => batch.push(one),
             None => {
-                (items, bytes) = most(left);
+                (items, bytes) = most();
                 batches.push(vec![one]);
             }
         }
         bytes = bytes.saturating_sub(size);
-        left -= size;
     }
     batches
 }
@@ -85,19 +84,10 @@ mod tests {
     #[test]
     fn batches_keep_the_order_and_to_what_they_may_have() {
         let sizes = vec![3, 3, 3, 20, 1, 1, 1, 1, 5, 5];
-        let mut lefts = Vec::new();
-        let batches = in_batches(
-            sizes.clone(),
-            |size| *size,
-            |left| {
-                lefts.push(left);
-                (3, 10)
-            },
-        );
+        let batches = in_batches(sizes.clone(), |size| *size, || (3, 10));
         assert_eq!(batches, [vec![3, 3, 3], vec![20], vec![1, 1, 1], vec![1, 5], vec![5]]);
-        assert_eq!(lefts, [43, 34, 14, 11, 5]);
         assert_eq!(batches.concat(), sizes);
-        assert!(in_batches(Vec::new(), |size: &u64| *size, |_| (3, 10)).is_empty());
+        assert!(in_batches(Vec::new(), |size: &u64| *size, || (3, 10)).is_empty());
     }
 
     const MIB: u64 = 1 << 20;

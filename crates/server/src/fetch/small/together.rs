@@ -10,10 +10,9 @@ use futures::{FutureExt as _, StreamExt as _};
 use percale_api::uploads::PullItem;
 use percale_client::Transport;
 use percale_client::pull::Checks;
-use percale_core::ErrorCode;
 use percale_core::ids::{LeaseId, SiteId, VersionId};
-use percale_mover::lull::{AGAIN, ON_ITS_WAY};
-use percale_mover::{Frame, Wait, lull};
+use percale_core::{ErrorCode, Position};
+use percale_mover::{Frame, Late, Wait};
 use serde::Deserialize;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
@@ -27,6 +26,8 @@ use crate::{ApiError, Result};
 pub(super) struct Together {
     /// What the streams are called.
     id: String,
+    /// Where the site is to stand in the journal of the space to know all of them.
+    position: Option<Position>,
     left: Mutex<Left>,
     /// Told when everything has come.
     whole: Notify,
@@ -80,11 +81,11 @@ impl Together {
         });
         let items = items.collect();
         left.asked = left.objects.keys().copied().collect();
+        let positions = left.objects.values().map(|one| one.wanted.version.position);
+        let position = positions.max_by_key(|position| (position.term, position.seq));
         let (left, id) = (Mutex::new(left), LeaseId::new().to_string());
-        (
-            items,
-            Self { id, left, whole: Notify::new(), reading: Arc::default(), ended: AtomicUsize::default() },
-        )
+        let (whole, reading, ended) = (Notify::new(), Arc::default(), AtomicUsize::default());
+        (items, Self { id, position, left, whole, reading, ended })
     }
 
     fn left(&self) -> MutexGuard<'_, Left> {
@@ -131,7 +132,7 @@ impl Fetch {
             let stream = Stream { together: &together, given_up: given_up.clone() };
             self.written(&store, Request::Together(site, items, stream), done).boxed()
         };
-        let (mut asked, mut again) = (parts.len(), 0);
+        let (mut asked, mut late) = (parts.len(), Late::default());
         let given_up = CancellationToken::new();
         let mut running: FuturesUnordered<_> =
             parts.into_iter().map(|items| request(items, &given_up)).collect();
@@ -139,16 +140,14 @@ impl Fetch {
             tokio::select! {
                 ended = running.next() => if ended.is_none() { break },
                 // What comes now has come over another stream.
-                () = together.whole.notified(), if again > 0 => given_up.cancel(),
-                () = lull(self.flow.meter(), rtt, || together.streams()), if again < AGAIN => {
+                () = together.whole.notified(), if late.was_asked_again() => given_up.cancel(),
+                () = late.lull(self.flow.meter(), rtt, || together.streams()) => {
                     let (missing, reading) = (together.missing(), together.streams());
-                    let bytes: u64 = missing.iter().map(|(_, bytes)| bytes).sum();
-                    // Some streams have nothing to do, and the others not much.
-                    let has_idle = reading < most && reading + together.ended.load(Relaxed) == asked;
-                    if missing.is_empty() || !has_idle || bytes > reading as u64 * ON_ITS_WAY {
+                    let bytes = missing.iter().map(|(_, bytes)| bytes).sum();
+                    let are_begun = reading + together.ended.load(Relaxed) == asked;
+                    if !are_begun || !late.ask_again(bytes, reading, most) {
                         continue;
                     }
-                    again += 1;
                     fetch::count_late(reading);
                     tracing::debug!(%site, bytes, streams = reading, "streams have stalled; what they were to bring is asked for over others");
                     let parts = in_parts(missing, |(_, bytes)| *bytes, most - reading);
@@ -161,6 +160,8 @@ impl Fetch {
         }
         drop(running);
         match together.end() {
+            // All of it came over others.
+            (left, Some(_)) if left.is_empty() => left,
             (left, None) => self.request(Some(site), left, done).await,
             (mut left, Some(fault)) => {
                 tracing::warn!(%site, error = %fault, "a source of copies failed; the next is asked for the rest");
@@ -198,8 +199,7 @@ impl Fetch {
     ) -> Result<()> {
         let member = self.app.fabric.member(site)?;
         let from = |error: percale_client::Error| cannot_read(&member, error);
-        let position = together.left().objects.values().next().map(|one| one.wanted.version.position);
-        let client = self.app.fabric.client_at(site, &self.acting, position)?;
+        let client = self.app.fabric.client_at(site, &self.acting, together.position)?;
         let _turn = self.flow.turn(site).await;
         let share = Some(&*together.id);
         let open = fetch::open(&self.flow, &client, items, Checks::Here, share);
