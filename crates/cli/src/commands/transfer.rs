@@ -31,7 +31,8 @@ pub(super) const BULK: u64 = 2 << 20;
 /// What all three take.
 #[derive(Debug, Args)]
 pub struct TransferArgs {
-    /// Directories too, with everything below
+    /// Directories too, with everything below: under their names in the destination, or only what is
+    /// in them where the path ends with a slash
     #[arg(long, short)]
     recursive: bool,
     /// Replace what is there with another content
