@@ -18,6 +18,7 @@
 
 mod account;
 mod config;
+mod hands;
 mod list;
 mod names;
 mod publish;
@@ -89,10 +90,11 @@ impl Posix {
                 other_names: Default::default(),
             })
         };
-        let inner = Arc::new(Executor::Service.run(Operation::Open, open).await?);
+        let service = Executor::default();
+        let inner = Arc::new(service.run(Operation::Open, open).await?);
         let executor = match inner.config.ownership {
-            Ownership::Service { .. } => Executor::Service,
-            Ownership::Mapped => Executor::Nobody,
+            Ownership::Service { .. } => service,
+            Ownership::Mapped => service.nobody(),
         };
         Ok(Self { inner, executor })
     }
@@ -106,7 +108,7 @@ impl Posix {
     pub fn with_account(&self, account: Account) -> Result<Self> {
         match self.inner.config.ownership {
             Ownership::Mapped => {
-                Ok(Self { inner: self.inner.clone(), executor: Executor::Account(Arc::new(account)) })
+                Ok(Self { inner: self.inner.clone(), executor: self.executor.account(account) })
             }
             Ownership::Service { .. } => {
                 Err(Error::unsupported(Operation::Open, "the store does its work as the service account"))
@@ -130,7 +132,7 @@ impl Posix {
 
     /// Makes the directories of fences as the service, where an account could not.
     async fn make_fences(&self, fences: impl IntoIterator<Item = Fence>) -> Result<()> {
-        if !matches!(self.executor, Executor::Account(_)) {
+        if !self.executor.is_account() {
             return Ok(());
         }
         let fences: BTreeSet<Fence> = fences.into_iter().collect();
@@ -142,7 +144,7 @@ impl Posix {
             }
             Ok(())
         };
-        Executor::Service.run(Operation::Stage, work).await
+        self.executor.service().run(Operation::Stage, work).await
     }
 
     /// Does blocking work on staged files.
@@ -255,13 +257,13 @@ impl Store for Posix {
         // As the service also in a session: what lies under a fence may belong to several accounts.
         let inner = self.inner.clone();
         let work = move || inner.area(Operation::Discard)?.discard_fence(fence);
-        Executor::Service.run(Operation::Discard, work).await
+        self.executor.service().run(Operation::Discard, work).await
     }
 
     async fn staged(&self, fence: Option<Fence>) -> Result<Vec<Staged>> {
         let inner = self.inner.clone();
         let work = move || inner.area(Operation::Staged)?.list(fence);
-        Executor::Service.run(Operation::Staged, work).await
+        self.executor.service().run(Operation::Staged, work).await
     }
 
     async fn delete(&self, items: Vec<Delete>) -> Result<Vec<Result<bool>>> {
@@ -294,6 +296,6 @@ impl Store for Posix {
 
     async fn usage(&self) -> Result<Usage> {
         let inner = self.inner.clone();
-        Executor::Service.run(Operation::Usage, move || inner.root.usage()).await
+        self.executor.service().run(Operation::Usage, move || inner.root.usage()).await
     }
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use rustix::process::{Gid, Uid};
 
+use super::hands::Hands;
 use crate::{Error, ErrorKind, Operation, Result};
 
 /// A local account, as the site's user database knows it.
@@ -17,10 +18,18 @@ pub struct Account {
     pub groups: Vec<u32>,
 }
 
+/// Does blocking work of a store, as somebody.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Executor {
+    hands: Hands,
+    identity: Identity,
+}
+
 /// As whom work is done.
-#[derive(Debug, Clone)]
-pub(super) enum Executor {
+#[derive(Debug, Clone, Default)]
+enum Identity {
     /// As the account of this process.
+    #[default]
     Service,
     /// As a caller's account.
     Account(Arc<Account>),
@@ -29,15 +38,35 @@ pub(super) enum Executor {
 }
 
 impl Executor {
+    /// Works as the account of this process.
+    pub(super) fn service(&self) -> Self {
+        Self { hands: self.hands.clone(), identity: Identity::Service }
+    }
+
+    /// Works as a caller's account.
+    pub(super) fn account(&self, account: Account) -> Self {
+        Self { hands: self.hands.clone(), identity: Identity::Account(Arc::new(account)) }
+    }
+
+    /// Works on nothing that needs an account.
+    pub(super) fn nobody(&self) -> Self {
+        Self { hands: self.hands.clone(), identity: Identity::Nobody }
+    }
+
+    /// Tells whether it works as a caller's account.
+    pub(super) fn is_account(&self) -> bool {
+        matches!(self.identity, Identity::Account(_))
+    }
+
     /// Returns as whom to work on keys. What is reserved belongs to the service unless there is an account.
-    pub(super) fn for_keys(&self, all_reserved: bool) -> Executor {
-        match self {
-            Self::Nobody if all_reserved => Self::Service,
-            other => other.clone(),
+    pub(super) fn for_keys(&self, all_reserved: bool) -> Self {
+        match self.identity {
+            Identity::Nobody if all_reserved => self.service(),
+            _ => self.clone(),
         }
     }
 
-    /// Does blocking work on a thread of its own.
+    /// Does blocking work beside the runtime's own threads.
     ///
     /// # Cancellation
     /// Dropping the future does not stop the work.
@@ -46,18 +75,19 @@ impl Executor {
         T: Send + 'static,
         W: FnOnce() -> Result<T> + Send + 'static,
     {
-        let done = match self {
-            Self::Service => tokio::task::spawn_blocking(work).await,
-            Self::Account(account) => {
+        let done = match &self.identity {
+            Identity::Service => self.hands.run(work).await,
+            Identity::Account(account) => {
                 let account = account.clone();
-                tokio::task::spawn_blocking(move || as_account(operation, &account, work)).await
+                self.hands.run(move || as_account(operation, &account, work)).await
             }
-            Self::Nobody => {
+            Identity::Nobody => {
                 return Err(Error::new(ErrorKind::Denied, operation)
                     .detail("the store maps accounts, and the caller has none here"));
             }
         };
-        done.unwrap_or_else(|panic| Err(Error::new(ErrorKind::Other, operation).caused_by(panic)))
+        let broke_off = || Err(Error::new(ErrorKind::Other, operation).detail("the work broke off"));
+        done.unwrap_or_else(broke_off)
     }
 }
 

@@ -1,0 +1,179 @@
+//! Threads that do a store's blocking work, one job after the other.
+//!
+//! A job of its own for each small file would cost more than reading it: a thread is woken for each, finds another one at
+//! work, and sleeps again. So only as many threads as there are processors begin at once, and each goes on with what waits.
+//! Whoever waits longer than quick work takes, since a disk is slow or hangs, has one thread more take part.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+
+/// How long a job waits before one thread more is taken: many times what it takes to read a small file from memory, and less than
+/// one access to a disk that turns.
+const PATIENCE: Duration = Duration::from_millis(2);
+/// Threads of one store at most. A process has 512 for all its stores.
+const MOST: usize = 64;
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// The threads of a store. Cheap to clone.
+#[derive(Clone, Default)]
+pub(super) struct Hands(Arc<Mutex<State>>);
+
+#[derive(Default)]
+struct State {
+    waiting: VecDeque<Job>,
+    /// Threads that are at it.
+    busy: usize,
+}
+
+impl Hands {
+    /// Does work on one of the threads. Nothing is returned if it panicked, or the runtime is ending.
+    ///
+    /// # Cancellation
+    /// Dropping the future does not stop the work.
+    pub(super) async fn run<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Option<T> {
+        let (done, mut result) = oneshot::channel();
+        let job = move || {
+            // Nobody may wait for it any more.
+            let _ = done.send(work());
+        };
+        self.state().waiting.push_back(Box::new(job));
+        self.take_part(quick());
+        tokio::select! {
+            biased;
+            result = &mut result => return result.ok(),
+            () = tokio::time::sleep(PATIENCE) => {}
+        }
+        self.take_part(MOST);
+        result.await.ok()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes one thread more, if there is work for it and there are not so many already.
+    fn take_part(&self, most: usize) {
+        let mut state = self.state();
+        if state.waiting.is_empty() || state.busy >= most {
+            return;
+        }
+        state.busy += 1;
+        drop(state);
+        let hands = self.clone();
+        tokio::task::spawn_blocking(move || {
+            // Made here, since a runtime that is ending drops what it does not begin.
+            let at_work = AtWork(hands);
+            while let Some(job) = at_work.next() {
+                job();
+            }
+        });
+    }
+}
+
+/// A thread that is at it. Another one goes on if a job of it panics.
+struct AtWork(Hands);
+
+impl AtWork {
+    fn next(&self) -> Option<Job> {
+        self.0.state().waiting.pop_front()
+    }
+}
+
+impl Drop for AtWork {
+    fn drop(&mut self) {
+        self.0.state().busy -= 1;
+        // Work may have come since it looked.
+        self.0.take_part(quick());
+    }
+}
+
+/// Threads that begin at once.
+fn quick() -> usize {
+    static QUICK: OnceLock<usize> = OnceLock::new();
+    *QUICK.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from).min(MOST))
+}
+
+impl std::fmt::Debug for Hands {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let state = self.state();
+        f.debug_struct("Hands").field("waiting", &state.waiting.len()).field("busy", &state.busy).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+    use std::sync::{Barrier, mpsc};
+
+    use super::*;
+
+    /// Does jobs at once, and returns what came of them, in their order.
+    async fn all<T: Send + 'static>(
+        hands: &Hands,
+        jobs: impl IntoIterator<Item = impl FnOnce() -> T + Send + 'static>,
+    ) -> Vec<Option<T>> {
+        let spawn = |job| {
+            let hands = hands.clone();
+            tokio::spawn(async move { hands.run(job).await })
+        };
+        let running: Vec<_> = jobs.into_iter().map(spawn).collect();
+        let mut done = Vec::new();
+        for one in running {
+            done.push(one.await.unwrap());
+        }
+        done
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn slow_work_is_done_side_by_side_up_to_a_bound() {
+        let (now, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        // None ends before so many are at it.
+        let together = Arc::new(Barrier::new(MOST));
+        let jobs = (0..3 * MOST).map(|number| {
+            let (now, most, together) = (now.clone(), most.clone(), together.clone());
+            move || {
+                most.fetch_max(now.fetch_add(1, SeqCst) + 1, SeqCst);
+                together.wait();
+                now.fetch_sub(1, SeqCst);
+                number
+            }
+        });
+        let done = all(&Hands::default(), jobs).await;
+        assert!(done.into_iter().eq((0..3 * MOST).map(Some)));
+        assert_eq!(most.load(SeqCst), MOST);
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn work_that_hangs_keeps_nothing_else_from_being_done() {
+        let hands = Hands::default();
+        let (releases, held): (Vec<_>, Vec<_>) = (0..quick()).map(|_| mpsc::channel::<()>()).unzip();
+        let hanging = tokio::spawn({
+            let hands = hands.clone();
+            async move { all(&hands, held.into_iter().map(|held| move || held.recv().is_err())).await }
+        });
+        while hands.state().busy < quick() {
+            tokio::task::yield_now().await;
+        }
+        for number in 0..10 {
+            assert_eq!(hands.run(move || number).await, Some(number));
+        }
+        assert!(!hanging.is_finished());
+        drop(releases);
+        assert_eq!(hanging.await.unwrap(), vec![Some(true); quick()]);
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_panic_ends_its_own_work_alone() {
+        let hands = Hands::default();
+        let done = all(&hands, (0..100).map(|number| move || assert_ne!(number % 10, 3))).await;
+        assert!(done.iter().enumerate().all(|(number, done)| done.is_none() == (number % 10 == 3)));
+        assert_eq!(hands.run(|| 1).await, Some(1));
+    }
+}
