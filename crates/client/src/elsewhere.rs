@@ -23,7 +23,7 @@ use tokio::time::Instant;
 
 use crate::client::{Client, ClientOptions};
 use crate::error::{Error, ErrorKind};
-use crate::pull::{Ask, FrameStream};
+use crate::pull::{Ask, Checks, FrameStream};
 use crate::retry::RetryPolicy;
 
 /// How long a site that could not be reached, refused or sent something wrong is not gone to. Longer than most programs
@@ -270,18 +270,24 @@ impl Way {
     ///
     /// # Errors
     /// As the site that was asked answers.
-    pub async fn open(&self, operation: &str, item: PullItem, share: Option<&str>) -> crate::Result<Opened> {
+    pub async fn open(
+        &self,
+        operation: &str,
+        item: PullItem,
+        share: Option<&str>,
+        checks: Checks,
+    ) -> crate::Result<Opened> {
         loop {
             if let Some(place) = self.place() {
-                let ask = Ask { follow: false, share };
+                let ask = Ask { follow: false, share, checks };
                 match FrameStream::open(&place.client, operation, vec![item.clone()], ask).await {
                     Ok(frames) => return Ok(Opened { frames, place: Some(place) }),
                     Err(error) => self.refused(&place, &error),
                 }
             }
             let follow = !self.is_relayed.load(Relaxed);
-            let mut frames =
-                FrameStream::open(&self.client, operation, vec![item.clone()], Ask { follow, share }).await?;
+            let ask = Ask { follow, share, checks };
+            let mut frames = FrameStream::open(&self.client, operation, vec![item.clone()], ask).await?;
             match frames.sent_on().await? {
                 None => return Ok(Opened { frames, place: None }),
                 Some(place) => self.go_to(place),

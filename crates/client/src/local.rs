@@ -216,8 +216,12 @@ impl PartFile {
             ),
             fs::TryLockError::Error(error) => cannot(error),
         })?;
-        let is_resumed = file.metadata().map_err(cannot)?.len() > 0;
-        reserve(&file, size).map_err(cannot)?;
+        let metadata = file.metadata().map_err(cannot)?;
+        let is_resumed = metadata.len() > 0;
+        // What is one write needs no room before it.
+        if is_resumed || size > GROUP_SIZE {
+            reserve(&file, &metadata, size).map_err(cannot)?;
+        }
         Ok(Self {
             file,
             is_resumed,
@@ -332,7 +336,11 @@ pub(crate) fn part_path(destination: &Path) -> crate::Result<PathBuf> {
 fn set_mode(file: &File, mode: FileMode) -> io::Result<()> {
     let made_with = file.metadata()?.mode();
     let allowed = made_with | ((made_with & 0o444) >> 2);
-    file.set_permissions(fs::Permissions::from_mode(u32::from(mode.bits()) & allowed))
+    let wanted = u32::from(mode.bits()) & allowed;
+    if wanted == made_with & 0o7777 {
+        return Ok(());
+    }
+    file.set_permissions(fs::Permissions::from_mode(wanted))
 }
 
 /// Sets the modification time.
@@ -352,8 +360,7 @@ fn set_mtime(file: &File, mtime: Timestamp) -> io::Result<()> {
 /// Gives the file its full length, and refuses if there is no room for it, so that a full disk is met now and not after
 /// hours. Room is not taken at once (`fallocate`): that would clear memory on a file system that lives there, and hinders
 /// others in placing what arrives out of order.
-fn reserve(file: &File, size: u64) -> io::Result<()> {
-    let metadata = file.metadata()?;
+fn reserve(file: &File, metadata: &fs::Metadata, size: u64) -> io::Result<()> {
     if metadata.len() != size {
         file.set_len(size)?;
     }

@@ -2,6 +2,7 @@
 
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -38,6 +39,32 @@ pub(crate) struct Ask<'a> {
     pub follow: bool,
     /// The id of the streams that bring together what they were asked for.
     pub share: Option<&'a str>,
+    /// Where its groups are compared.
+    pub checks: Checks,
+}
+
+/// Where the groups of what is read are compared: here alone, until something that came so was wrong.
+#[derive(Debug, Default)]
+pub(crate) struct Comparing {
+    is_doubted: AtomicBool,
+}
+
+impl Comparing {
+    /// Returns where the next stream is to be compared.
+    pub fn checks(&self) -> Checks {
+        if self.is_doubted.load(Relaxed) { Checks::There } else { Checks::Here }
+    }
+
+    /// Takes what went wrong with a stream. Wrong bytes that its site has not looked at are worth asking for again: the site then finds out
+    /// whether its copy is damaged, and takes another one.
+    pub fn judge(&self, error: Error, is_unchecked: bool) -> Error {
+        if !is_unchecked || error.kind() != ErrorKind::Integrity {
+            return error;
+        }
+        tracing::debug!(%error, "the site is asked again, and is to compare what it sends");
+        self.is_doubted.store(true, Relaxed);
+        error.with_retry(Retry::Temporary)
+    }
 }
 
 /// The answer to one pull, frame by frame.
@@ -77,16 +104,16 @@ impl FrameStream {
         client: &Client,
         operation: &str,
         items: Vec<PullItem>,
-        Ask { follow, share }: Ask<'_>,
+        Ask { follow, share, checks }: Ask<'_>,
     ) -> crate::Result<Self> {
-        let mut call = call(operation, items, share);
+        let mut call = call(operation, items, share, checks);
         let elsewhere = client.elsewhere().filter(|_| follow).cloned();
         if let Some(elsewhere) = &elsewhere {
             call = call.header(fields::REDIRECT, &elsewhere.follow().to_string());
         }
         let response = client.open_once(call).await?;
         let stream = Self::begin(client, operation, Way::Answer(response), Decoder::new());
-        Ok(Self { elsewhere, ..stream })
+        Ok(Self { elsewhere, is_unchecked: checks == Checks::Here, ..stream })
     }
 
     /// Asks once a site that may send frames without encryption: then they come so if it does, and over TLS otherwise. Each
@@ -103,10 +130,7 @@ impl FrameStream {
         checks: Checks,
         share: Option<&str>,
     ) -> crate::Result<Self> {
-        let mut call = call(operation, items, share);
-        if checks == Checks::Here {
-            call = call.header(fields::VERIFY, fields::RECEIVER);
-        }
+        let call = call(operation, items, share, checks);
         let over_tls = async |call| {
             let response = client.open_once(call).await?;
             Ok(Self::begin(client, operation, Way::Answer(response), Decoder::new()))
@@ -375,10 +399,13 @@ impl FrameStream {
     }
 }
 
-fn call(operation: &str, items: Vec<PullItem>, share: Option<&str>) -> Call {
-    let call = Call::new(operation, Method::POST, "/v1/frames/pull")
+fn call(operation: &str, items: Vec<PullItem>, share: Option<&str>, checks: Checks) -> Call {
+    let mut call = Call::new(operation, Method::POST, "/v1/frames/pull")
         .json(&Pull { items })
         .header(ACCEPT.as_str(), &format!("{}, {}", media::FRAMES, media::PROBLEM));
+    if checks == Checks::Here {
+        call = call.header(fields::VERIFY, fields::RECEIVER);
+    }
     match share {
         Some(share) => call.header(fields::SHARE, share),
         None => call,

@@ -13,7 +13,7 @@ use percale_mover::{DataFrame, Frame};
 use crate::client::Client;
 use crate::elsewhere::{Opened, Place, Way};
 use crate::error::{Error, ErrorKind};
-use crate::pull::{FrameStream, parse_problem};
+use crate::pull::{Checks, FrameStream, parse_problem};
 
 /// The bytes of a range of one version, in order. Every group is verified before any of its bytes is handed out. A
 /// connection that breaks is made anew, for the same version.
@@ -170,7 +170,8 @@ impl Reader {
                     space: self.space,
                     ranges: Some(vec![self.rest.align_out(GROUP_SIZE, ByteCount(self.content.size))]),
                 };
-                let Opened { frames, place } = self.way.open(&self.operation, item, None).await?;
+                let Opened { frames, place } =
+                    self.way.open(&self.operation, item, None, Checks::There).await?;
                 self.place = place;
                 frames
             }

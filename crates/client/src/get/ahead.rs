@@ -16,7 +16,7 @@ use uuid::Uuid;
 
 use crate::client::Client;
 use crate::local::part_path;
-use crate::pull::{Ask, FrameStream, parse_item};
+use crate::pull::{Ask, Checks, FrameStream, parse_item};
 
 /// What each stream is asked for behind the first groups, but for the last one.
 const PART: u64 = 64 << 20;
@@ -49,7 +49,7 @@ impl Client {
             let item = PullItem { path: path.clone(), version: None, space: None, ranges: Some(ranges) };
             let (client, share, operation) = (self.clone(), share.clone(), format!("get {path}"));
             streams.spawn(async move {
-                let ask = Ask { follow: true, share: Some(&share) };
+                let ask = Ask { follow: true, share: Some(&share), checks: Checks::Here };
                 FrameStream::open(&client, &operation, vec![item], ask).await
             });
         }

@@ -19,10 +19,10 @@ use super::transfer::under_way;
 use super::{Wanted, lock};
 use crate::client::Client;
 use crate::elsewhere::{Opened, Place, Way};
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, ErrorKind, Retry};
 use crate::local::PartFile;
 use crate::progress::{Active, Progress};
-use crate::pull::{FrameStream, parse_problem};
+use crate::pull::{Comparing, FrameStream, parse_problem};
 use crate::read::verify;
 use crate::upload::blocking;
 
@@ -46,6 +46,7 @@ struct Shared {
     segments: Mutex<VecDeque<Segment>>,
     /// The id of the streams that bring the last segments together.
     share: String,
+    comparing: Comparing,
     received: Mutex<ReceivedGroups>,
     /// What comes, and what the streams wait for.
     meter: Meter,
@@ -81,6 +82,7 @@ pub(super) async fn get(
         larges,
         segments: Mutex::default(),
         share: Uuid::new_v4().simple().to_string(),
+        comparing: Comparing::default(),
         received: Mutex::new(ReceivedGroups::new(size)),
         meter: Meter::default(),
         given_up: CancellationToken::new(),
@@ -257,7 +259,7 @@ async fn stream(
         let (place, outcome) = stream_once(shared, ranges, is_shared).await;
         is_shared = false;
         match outcome {
-            Err(error) if shared.way.failed(place.as_ref(), &error) => {}
+            Err(error) if is_again(&error) || shared.way.failed(place.as_ref(), &error) => {}
             outcome => return outcome,
         }
         let missing = lock(&shared.received).missing();
@@ -281,7 +283,8 @@ async fn stream_once(
         ranges: Some(ranges),
     };
     let share = is_shared.then_some(&*shared.share);
-    let open = shared.meter.waiting(Wait::Bytes, shared.way.open(&shared.operation, item, share));
+    let open = shared.way.open(&shared.operation, item, share, shared.comparing.checks());
+    let open = shared.meter.waiting(Wait::Bytes, open);
     let Opened { frames, place } = match shared.given_up.run_until_cancelled(open).await {
         Some(Ok(opened)) => opened,
         Some(Err(error)) => return (None, Err(error)),
@@ -321,7 +324,12 @@ async fn bring(shared: &Arc<Shared>, mut frames: FrameStream) -> crate::Result<(
     let written = writer.await.unwrap_or_else(|error| {
         Err(Error::new(ErrorKind::Local, ErrorCode::Internal, &shared.operation, error.to_string()))
     });
-    written.and(read)
+    written.and(read).map_err(|error| shared.comparing.judge(error, frames.is_unchecked()))
+}
+
+/// Tells whether the same place is to be asked again: it has sent wrong bytes that it had not compared.
+fn is_again(error: &Error) -> bool {
+    error.kind() == ErrorKind::Integrity && error.retry() == Retry::Temporary
 }
 
 fn write(shared: &Shared, mut queue: mpsc::Receiver<DataFrame>) -> crate::Result<()> {

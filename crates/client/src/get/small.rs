@@ -15,7 +15,7 @@ use crate::elsewhere::Places;
 use crate::error::{Error, ErrorKind, Retry};
 use crate::local::PartFile;
 use crate::progress::Progress;
-use crate::pull::{Ask, FrameStream, parse_item, parse_problem};
+use crate::pull::{Ask, Checks, Comparing, FrameStream, parse_item, parse_problem};
 use crate::report::{Item, Outcome};
 
 /// Frames that wait to be written, each at most 1 MiB.
@@ -27,14 +27,20 @@ pub(super) async fn get(client: &Client, batch: Vec<Wanted>, progress: &Arc<Prog
     let mut attempts = client.attempts();
     let mut results: Vec<Option<Item>> = batch.iter().map(|_| None).collect();
     let mut follow = true;
+    let comparing = Comparing::default();
     loop {
         let open: Arc<[usize]> = (0..batch.len()).filter(|at| results[*at].is_none()).collect();
         if open.is_empty() {
             break;
         }
         let before = open.len();
-        let Asked { outcomes, away, mut fault, .. } = ask(client, follow, &batch, &open, progress).await;
+        let checks = comparing.checks();
+        let ask_for = Ask { follow, share: None, checks };
+        let Asked { outcomes, away, mut fault, .. } = ask(client, ask_for, &batch, &open, progress).await;
         let is_away = !away.is_empty();
+        let outcomes = outcomes.into_iter().map(|(at, outcome)| {
+            (at, outcome.map_err(|error| comparing.judge(error, checks == Checks::Here)))
+        });
         for (at, outcome) in get_elsewhere(client, away, &batch, progress).await.into_iter().chain(outcomes) {
             match outcome {
                 Ok(()) => results[at] = Some(batch[at].done()),
@@ -114,7 +120,9 @@ async fn get_elsewhere(
     let Some(elsewhere) = client.elsewhere() else { return done };
     for (number, items) in away.items {
         let Some(place) = away.places.get(number) else { continue };
-        let asked = ask(&place.client, false, batch, &items.into(), progress).await;
+        // What does not fit comes from the site that was asked, which would not learn of a damaged copy there.
+        let ask_for = Ask { follow: false, share: None, checks: Checks::There };
+        let asked = ask(&place.client, ask_for, batch, &items.into(), progress).await;
         for (at, outcome) in asked.outcomes {
             if !outcome.as_ref().is_err_and(|error| elsewhere.failed(place, error)) {
                 done.push((at, outcome));
@@ -132,7 +140,7 @@ async fn get_elsewhere(
 /// Asks once.
 async fn ask(
     client: &Client,
-    follow: bool,
+    ask: Ask<'_>,
     batch: &Arc<Vec<Wanted>>,
     open: &Arc<[usize]>,
     progress: &Arc<Progress>,
@@ -146,11 +154,10 @@ async fn ask(
         let Wanted { path, content, .. } = &batch[*at];
         PullItem { path: path.clone(), version: Some(content.version), space: None, ranges: None }
     });
-    let mut frames =
-        match FrameStream::open(client, &operation, items.collect(), Ask { follow, share: None }).await {
-            Ok(frames) => frames,
-            Err(error) => return Asked { fault: Some(error), ..asked },
-        };
+    let mut frames = match FrameStream::open(client, &operation, items.collect(), ask).await {
+        Ok(frames) => frames,
+        Err(error) => return Asked { fault: Some(error), ..asked },
+    };
     asked.is_answered = true;
     let (sender, queue) = mpsc::channel(QUEUED_FRAMES);
     let writer = tokio::task::spawn_blocking({

@@ -14,7 +14,7 @@ const GROUP: usize = percale_core::tree::GROUP_SIZE as usize;
 
 const STREAMS: usize = 5;
 
-fn client(site: &TestSite) -> Client {
+pub(crate) fn client(site: &TestSite) -> Client {
     let mut options = ClientOptions::new(site.url(""));
     options.token = Some(site.token().to_owned().into());
     options.streams = Some(STREAMS);
@@ -22,7 +22,7 @@ fn client(site: &TestSite) -> Client {
 }
 
 /// How many times frames were asked for.
-async fn pulls(site: &TestSite) -> usize {
+pub(crate) async fn pulls(site: &TestSite) -> usize {
     let metrics = site.get("/metrics").await.text().await.unwrap();
     let line = metrics.lines().find(|line| line.contains("_count{") && line.contains("/v1/frames/pull"));
     line.map_or(0, |line| line.rsplit_once(' ').unwrap().1.parse().unwrap())

@@ -1,7 +1,9 @@
+use percale_client::get::GetOptions;
 use percale_core::state::ReplicaState;
 use reqwest::{Method, StatusCode};
 use serde_json::Value;
 
+use crate::ahead::{client, pulls};
 use crate::site::{TestSite, content, expect, expect_problem};
 
 const GROUP: usize = 1 << 20;
@@ -107,4 +109,57 @@ async fn a_native_file_that_changes_while_it_is_read_is_never_spliced() {
     };
     assert!(ended.is_err(), "the body ended as if it were whole after {} bytes", got.len());
     assert!(got.iter().all(|byte| *byte == b'a'), "bytes of two versions");
+}
+
+/// A client compares what it gets itself, and has the site do it where something does not fit.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_site_finds_out_about_damage_that_only_a_client_has_seen() {
+    let site = TestSite::start().await;
+    let client = client(&site);
+    let folder = tempfile::tempdir().unwrap();
+    let sizes = [("small", 10), ("some", 3 * GROUP), ("large", 12 * GROUP)];
+    for (name, size) in sizes {
+        let path = format!("/demo/{name}");
+        site.put_new(&path, content(4, size)).await;
+        let mut damaged = content(4, size);
+        damaged[size - 1] ^= 1;
+        std::fs::write(site.root().join(&path[1..]), &damaged).unwrap();
+
+        let before = pulls(&site).await;
+        let local = folder.path().join(name);
+        let report = client.get_file(&path.parse().unwrap(), &local, &GetOptions::default()).await.unwrap();
+        assert_eq!((report.done, report.failed), (0, 1), "{path}: {report:?}");
+        assert!(!local.exists(), "{path} came, damaged");
+        assert_eq!(replica_state(&site, &path).await, "suspect", "{path}");
+        if name == "small" {
+            assert_eq!(pulls(&site).await - before, 2, "first not compared at the site, then compared");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_damaged_object_of_many_fails_alone() {
+    let site = TestSite::start().await;
+    let client = client(&site);
+    let sizes = [GROUP, 10, 2 * GROUP + 5, 3 * GROUP, 0, 70_000];
+    for (number, size) in sizes.into_iter().enumerate() {
+        site.put_new(&format!("/demo/{number}"), content(number as u64, size)).await;
+    }
+    for damaged in [1, 3] {
+        let file = site.root().join(format!("demo/{damaged}"));
+        let mut bytes = std::fs::read(&file).unwrap();
+        bytes[9] ^= 1;
+        std::fs::write(&file, bytes).unwrap();
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let local = folder.path().join("got");
+    let report = client.get_tree(&"/demo".parse().unwrap(), &local, &GetOptions::default()).await.unwrap();
+    assert_eq!((report.done, report.failed), (4, 2), "{report:?}");
+    for (number, size) in sizes.into_iter().enumerate() {
+        let got = std::fs::read(local.join(number.to_string())).ok();
+        let whole = content(number as u64, size);
+        assert!(got == (!matches!(number, 1 | 3)).then_some(whole), "{number}");
+        let state = if matches!(number, 1 | 3) { "suspect" } else { "good" };
+        assert_eq!(replica_state(&site, &format!("/demo/{number}")).await, state, "{number}");
+    }
 }
