@@ -60,6 +60,10 @@ pub(super) async fn get(client: &Client, batch: Vec<Wanted>, progress: &Arc<Prog
             follow = false;
             continue;
         }
+        if comparing.checks() != checks {
+            // What was wrong is asked for once more in any case, and compared at the site.
+            continue;
+        }
         let fault = fault.unwrap_or_else(|| {
             let detail = "the site did not send all that was asked for";
             Error::new(ErrorKind::Connection, ErrorCode::SiteUnavailable, "get files", detail)

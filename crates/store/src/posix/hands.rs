@@ -45,13 +45,17 @@ impl Hands {
         };
         self.state().waiting.push_back(Box::new(job));
         self.take_part(quick());
-        tokio::select! {
-            biased;
-            result = &mut result => return result.ok(),
-            () = tokio::time::sleep(PATIENCE) => {}
+        let mut patience = PATIENCE;
+        loop {
+            tokio::select! {
+                biased;
+                result = &mut result => return result.ok(),
+                () = tokio::time::sleep(patience) => {}
+            }
+            // Again and again, since the thread may have gone to the work of somebody who has left.
+            self.take_part(MOST);
+            patience *= 2;
         }
-        self.take_part(MOST);
-        result.await.ok()
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
