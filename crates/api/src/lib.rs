@@ -64,8 +64,8 @@ pub mod fields {
     /// Between sites: in requests for frames, the [offer](super::plain) that they come without encryption; in answers, what
     /// became of it.
     pub const PLAIN: &str = "percale-plain";
-    /// In requests for frames: [`RECEIVER`] from whoever has the trees of the versions and compares every group with them, so that
-    /// the site need not do it as well.
+    /// In requests for frames: [`RECEIVER`] from whoever compares what comes with the trees or roots of the versions before it is used, so
+    /// that the site need not do it as well.
     pub const VERIFY: &str = "percale-verify";
     /// Value of [`VERIFY`].
     pub const RECEIVER: &str = "receiver";

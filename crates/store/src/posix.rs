@@ -18,13 +18,13 @@
 
 mod account;
 mod config;
-mod hands;
 mod list;
 mod names;
 mod publish;
 mod read;
 mod root;
 mod stage;
+mod workers;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

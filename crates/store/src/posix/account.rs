@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use rustix::process::{Gid, Uid};
 
-use super::hands::Hands;
+use super::workers::Workers;
 use crate::{Error, ErrorKind, Operation, Result};
 
 /// A local account, as the site's user database knows it.
@@ -21,7 +21,7 @@ pub struct Account {
 /// Does blocking work of a store, as somebody.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Executor {
-    hands: Hands,
+    workers: Workers,
     identity: Identity,
 }
 
@@ -40,17 +40,17 @@ enum Identity {
 impl Executor {
     /// Works as the account of this process.
     pub(super) fn service(&self) -> Self {
-        Self { hands: self.hands.clone(), identity: Identity::Service }
+        Self { workers: self.workers.clone(), identity: Identity::Service }
     }
 
     /// Works as a caller's account.
     pub(super) fn account(&self, account: Account) -> Self {
-        Self { hands: self.hands.clone(), identity: Identity::Account(Arc::new(account)) }
+        Self { workers: self.workers.clone(), identity: Identity::Account(Arc::new(account)) }
     }
 
     /// Works on nothing that needs an account.
     pub(super) fn nobody(&self) -> Self {
-        Self { hands: self.hands.clone(), identity: Identity::Nobody }
+        Self { workers: self.workers.clone(), identity: Identity::Nobody }
     }
 
     /// Tells whether it works as a caller's account.
@@ -76,10 +76,10 @@ impl Executor {
         W: FnOnce() -> Result<T> + Send + 'static,
     {
         let done = match &self.identity {
-            Identity::Service => self.hands.run(work).await,
+            Identity::Service => self.workers.run(work).await,
             Identity::Account(account) => {
                 let account = account.clone();
-                self.hands.run(move || as_account(operation, &account, work)).await
+                self.workers.run(move || as_account(operation, &account, work)).await
             }
             Identity::Nobody => {
                 return Err(Error::new(ErrorKind::Denied, operation)
