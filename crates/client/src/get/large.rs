@@ -165,6 +165,9 @@ async fn receive(shared: &Arc<Shared>, ahead: Option<Ahead>) -> crate::Result<()
         }
         match result {
             _ if lock(&shared.received).is_complete() => return Ok(()),
+            // At once and of any client: from now on nothing comes that its site has not compared. All that is missing, since a stream
+            // of many that share brings what another one was asked for.
+            Err(error) if is_again(&error) => {}
             Ok(()) => {
                 let detail = "the site did not send all that was asked for";
                 let error =
@@ -259,7 +262,7 @@ async fn stream(
         let (place, outcome) = stream_once(shared, ranges, is_shared).await;
         is_shared = false;
         match outcome {
-            Err(error) if is_again(&error) || shared.way.failed(place.as_ref(), &error) => {}
+            Err(error) if !is_again(&error) && shared.way.failed(place.as_ref(), &error) => {}
             outcome => return outcome,
         }
         let missing = lock(&shared.received).missing();

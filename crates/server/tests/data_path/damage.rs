@@ -120,10 +120,12 @@ async fn the_site_finds_out_about_damage_that_only_a_client_has_seen() {
     options.token = Some(site.token().to_owned().into());
     // Nothing else is asked for twice.
     options.retry = RetryPolicy::never();
+    // Which of them brings the damaged group is left to chance.
+    options.streams = Some(4);
     let client = Client::new(options).unwrap();
     let folder = tempfile::tempdir().unwrap();
-    let sizes = [("small", 10), ("some", 3 * GROUP), ("large", 12 * GROUP)];
-    for (name, size) in sizes {
+    let large = (0..8).map(|number| (format!("large-{number}"), 12 * GROUP));
+    for (name, size) in [("small".into(), 10), ("some".into(), 3 * GROUP)].into_iter().chain(large) {
         let path = format!("/demo/{name}");
         site.put_new(&path, content(4, size)).await;
         let mut damaged = content(4, size);
@@ -131,7 +133,7 @@ async fn the_site_finds_out_about_damage_that_only_a_client_has_seen() {
         std::fs::write(site.root().join(&path[1..]), &damaged).unwrap();
 
         let before = pulls(&site).await;
-        let local = folder.path().join(name);
+        let local = folder.path().join(&name);
         let report = client.get_file(&path.parse().unwrap(), &local, &GetOptions::default()).await.unwrap();
         assert_eq!((report.done, report.failed), (0, 1), "{path}: {report:?}");
         assert!(!local.exists(), "{path} came, damaged");
