@@ -326,6 +326,11 @@ impl FrameStream {
         }
     }
 
+    /// Returns how long groups have been hashed for since it was last asked.
+    pub fn take_hashing(&mut self) -> Duration {
+        self.decoder.take_hashing()
+    }
+
     /// Reads what is left of a stream of which nothing more is wanted, if it is the end: the connection is then good for
     /// the next request.
     pub(crate) async fn finish(mut self) {

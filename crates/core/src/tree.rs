@@ -113,13 +113,44 @@ pub fn group_range(size: ByteCount, index: u64) -> ByteRange {
 ///
 /// `bytes` must be the whole of the group, that is [`group_range`] of the content.
 pub fn hash_group(size: ByteCount, index: u64, bytes: &[u8]) -> GroupHash {
-    if group_count(size) == 1 {
-        return GroupHash(*blake3::hash(bytes).as_bytes());
-    }
-    let mut hasher = blake3::Hasher::new();
-    hasher.set_input_offset(index.saturating_mul(GROUP_SIZE));
+    let mut hasher = GroupHasher::new(size, index);
     hasher.update(bytes);
-    GroupHash(hasher.finalize_non_root())
+    hasher.finish()
+}
+
+/// Hashes one group whose bytes come in pieces. Fastest in multiples of 16 KiB.
+#[derive(Debug)]
+pub struct GroupHasher {
+    hasher: blake3::Hasher,
+    is_whole: bool,
+}
+
+impl GroupHasher {
+    /// Begins group `index` of a content of this size.
+    pub fn new(size: ByteCount, index: u64) -> Self {
+        let is_whole = group_count(size) == 1;
+        let mut hasher = blake3::Hasher::new();
+        if !is_whole {
+            hasher.set_input_offset(index.saturating_mul(GROUP_SIZE));
+        }
+        Self { hasher, is_whole }
+    }
+
+    /// Takes the next bytes of the group.
+    pub fn update(&mut self, bytes: &[u8]) {
+        self.hasher.update(bytes);
+    }
+
+    /// Returns the hash of what came, which must be the whole group.
+    ///
+    /// # Panics
+    /// If nothing came, and the content is not empty.
+    pub fn finish(&self) -> GroupHash {
+        match self.is_whole {
+            true => GroupHash(*self.hasher.finalize().as_bytes()),
+            false => GroupHash(self.hasher.finalize_non_root()),
+        }
+    }
 }
 
 /// Why a tree or group was refused.
@@ -206,10 +237,21 @@ impl HashTree {
     /// # Errors
     /// [`TreeError::GroupMismatch`], also if there is no such group or the number of bytes is not the group's.
     pub fn verify(&self, index: u64, bytes: &[u8]) -> Result<(), TreeError> {
-        let mismatch = TreeError::GroupMismatch(index);
-        let wanted = usize::try_from(index).ok().and_then(|index| self.groups.get(index)).ok_or(mismatch)?;
-        let fits = bytes.len() as u64 == group_range(self.size, index).len();
-        if fits && *wanted == hash_group(self.size, index, bytes) { Ok(()) } else { Err(mismatch) }
+        let is_group =
+            index < group_count(self.size) && bytes.len() as u64 == group_range(self.size, index).len();
+        if !is_group {
+            return Err(TreeError::GroupMismatch(index));
+        }
+        self.verify_hash(index, hash_group(self.size, index, bytes))
+    }
+
+    /// Checks what the bytes of one whole group were hashed to.
+    ///
+    /// # Errors
+    /// [`TreeError::GroupMismatch`], also if there is no such group.
+    pub fn verify_hash(&self, index: u64, found: GroupHash) -> Result<(), TreeError> {
+        let wanted = usize::try_from(index).ok().and_then(|index| self.groups.get(index));
+        if wanted == Some(&found) { Ok(()) } else { Err(TreeError::GroupMismatch(index)) }
     }
 
     /// Returns the stored form (see the module's text).

@@ -145,6 +145,13 @@ impl Meter {
         work()
     }
 
+    /// Counts time that was waited for one thing as spent on another.
+    pub fn reassign(&self, from: Wait, to: Wait, time: Duration) {
+        let nanos = time.as_nanos() as i128;
+        self.waits[from as usize].lock().sum -= nanos;
+        self.waits[to as usize].lock().sum += nanos;
+    }
+
     /// Counts bytes that came and were found right.
     pub fn received(&self, bytes: u64) {
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -265,6 +272,9 @@ mod tests {
         );
         let now = meter.sample();
         assert_eq!((now.streams, now.waited(Wait::Bytes)), (4 * SECOND, 3 * SECOND));
+        meter.reassign(Wait::Bytes, Wait::Verify, SECOND);
+        let now = meter.sample();
+        assert_eq!((now.waited(Wait::Bytes), now.waited(Wait::Verify)), (2 * SECOND, SECOND));
     }
 
     #[test]

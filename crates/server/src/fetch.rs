@@ -276,6 +276,7 @@ async fn open(
 /// Returns the next frame of a stream.
 async fn next(flow: &Flow, stream: &mut FrameStream) -> Result<Option<Frame>, percale_client::Error> {
     let next = flow.meter().waiting(Wait::Bytes, stream.next()).await;
+    flow.meter().reassign(Wait::Bytes, Wait::Verify, stream.take_hashing());
     next.inspect_err(|_| count_altered(stream))
 }
 

@@ -363,16 +363,14 @@ impl Uploads {
         Ok(Begun::Resumed)
     }
 
-    /// Writes a verified group, and lengthens the upload's life.
+    /// Verifies and writes a group, and lengthens the upload's life.
     ///
     /// # Errors
     /// - `DigestMismatch` if the bytes are not those of the hash.
     /// - `LeaseExpired` if the upload lapsed or was committed meanwhile.
     pub async fn write(&self, session: &Arc<Session>, group: DataFrame) -> Result<()> {
-        let group = tokio::task::spawn_blocking(move || group.verify().map(|()| group));
-        let group = group
-            .await
-            .map_err(|error| ApiError::new(ErrorCode::Internal, error.to_string()))?
+        group
+            .verify()
             .map_err(|error| ApiError::new(error.code(), error.to_string()).with_path(&session.body.path))?;
         if group.size != session.body.size {
             let detail = format!("the upload has {}, the frames speak of {}", session.body.size, group.size);
@@ -424,7 +422,7 @@ impl Uploads {
             if pending.len() >= len && at < size.0 {
                 let bytes = pending.split_to(len).freeze();
                 let hash = hash_group(size, group, &bytes);
-                let frame = DataFrame { item: 0, size, offset: at, hash, bytes };
+                let frame = DataFrame { item: 0, size, offset: at, hash, found: hash, bytes };
                 session.write(&frame).await?;
                 self.lengthen(session).await?;
                 at += len as u64;

@@ -11,7 +11,6 @@ use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt as _, StreamExt as _};
 use percale_api::uploads::PullItem;
@@ -186,17 +185,8 @@ impl Large<'_> {
     /// Tells whether a group lies in the staged file as it should. What cannot be read is as good as wrong.
     async fn is_written(&self, group: u64) -> Result<bool> {
         let bytes = self.stage.read_at(group_range(self.version.size, group)).await.unwrap_or_default();
-        Ok(self.verify(group, bytes).await?.1)
-    }
-
-    /// Hashes a group and compares it with the tree.
-    async fn verify(&self, group: u64, bytes: Bytes) -> Result<(Bytes, bool)> {
         let tree = self.tree.clone();
-        // 0.15 ms for a group: too long to hold up others.
-        let verified = tokio::task::spawn_blocking(move || {
-            let is_right = tree.verify(group, &bytes).is_ok();
-            (bytes, is_right)
-        });
+        let verified = tokio::task::spawn_blocking(move || tree.verify(group, &bytes).is_ok());
         verified.await.map_err(|error| ApiError::internal("hashing did not end").with_source(error))
     }
 
@@ -432,10 +422,8 @@ impl Large<'_> {
             if self.arrived.has_any(range) {
                 continue;
             }
-            let (group, offset) = (data.group(), data.offset);
-            let verified = self.flow.meter().waiting(Wait::Verify, self.verify(group, data.bytes)).await;
-            let (bytes, is_right) = verified.map_err(Fault::ours)?;
-            if !is_right {
+            let (group, offset, bytes) = (data.group(), data.offset, data.bytes);
+            if self.tree.verify_hash(group, data.found).is_err() {
                 metrics::counter!("percale_checksum_mismatches_total").increment(1);
                 tracing::error!(path = %self.version.path, site, "wrong bytes from another site");
                 let detail = format!("site {site} sent wrong bytes; nothing of them was kept");

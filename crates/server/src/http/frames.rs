@@ -236,11 +236,7 @@ impl Push {
                 return Ok(());
             }
             Receiving::Large { stage, groups, .. } => {
-                let verified = tokio::task::spawn_blocking(move || group.verify().map(|()| group));
-                let group = verified
-                    .await
-                    .map_err(|error| ApiError::internal("hashing did not end").with_source(error))?
-                    .map_err(frame_error)?;
+                group.verify().map_err(frame_error)?;
                 match stage.write_at(group.offset, group.bytes.clone()).await {
                     Ok(()) => {
                         groups.insert(group.group(), group.hash);
