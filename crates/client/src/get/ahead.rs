@@ -1,8 +1,9 @@
 //! Asking for the bytes of an object before it is known what there is at its path.
 //!
 //! A round trip earlier than who asks for the object first, and then for its bytes. Nobody knows yet how much there is: so each
-//! stream is asked for a group at the beginning and a part further on, the last one for all behind, and the site hands out what
-//! there is of it to whichever stream has room.
+//! stream is asked for a group, then for two further on, for four, and so on, the last one for all behind: so all have about as much, whatever
+//! there is, and the site hands out the rest to whichever has room. A stream that had next to nothing of its own would be done before the site
+//! hears of those that have.
 
 use std::path::Path;
 
@@ -18,8 +19,8 @@ use crate::client::Client;
 use crate::local::part_path;
 use crate::pull::{Ask, Checks, FrameStream, parse_item};
 
-/// What each stream is asked for behind the first groups, but for the last one.
-const PART: u64 = 64 << 20;
+/// How often what a stream is asked for doubles: from one group of 1 MiB to 64.
+const DOUBLED: u32 = 6;
 
 /// Streams of an object that is not looked at yet. Dropping them costs what is on its way.
 #[derive(Debug)]
@@ -43,10 +44,8 @@ impl Client {
         let share = Uuid::new_v4().simple().to_string();
         let mut streams = JoinSet::new();
         for number in 0..count {
-            let (first, part) = (number * GROUP_SIZE, count * GROUP_SIZE + number * PART);
-            let len = if number + 1 == count { u64::MAX } else { PART };
-            let ranges = vec![ByteRange::at(first, GROUP_SIZE), ByteRange::at(part, len)];
-            let item = PullItem { path: path.clone(), version: None, space: None, ranges: Some(ranges) };
+            let ranges = Some(ranges(number, count));
+            let item = PullItem { path: path.clone(), version: None, space: None, ranges };
             let (client, share, operation) = (self.clone(), share.clone(), format!("get {path}"));
             streams.spawn(async move {
                 let ask = Ask { follow: true, share: Some(&share), checks: Checks::Here };
@@ -55,6 +54,16 @@ impl Client {
         }
         Some(Ahead { path: path.clone(), streams })
     }
+}
+
+/// Returns what one of so many streams is asked for.
+fn ranges(number: u64, count: u64) -> Vec<ByteRange> {
+    let range = |doubled| {
+        let len = GROUP_SIZE << doubled;
+        let is_last = doubled == DOUBLED && number + 1 == count;
+        ByteRange::at(count * (len - GROUP_SIZE) + number * len, if is_last { u64::MAX } else { len })
+    };
+    (0..=DOUBLED).map(range).collect()
 }
 
 impl Ahead {
@@ -87,4 +96,31 @@ async fn only_of(
     let Some(Frame::Item { info, .. }) = frames.next().await? else { return Ok(None) };
     let item = parse_item("get an object", &info)?;
     Ok((item.version == version).then_some(frames))
+}
+
+#[cfg(test)]
+mod tests {
+    use percale_core::range::RangeSet;
+
+    use super::*;
+
+    #[test]
+    fn each_stream_is_asked_for_about_as_much_of_whatever_there_is() {
+        for count in [1, 4, 10] {
+            for groups in [1, count, 5 * count + 1, 30, 100, 127 * count, 2000] {
+                let whole = ByteRange::at(0, groups * GROUP_SIZE);
+                let of =
+                    |number| ranges(number, count).into_iter().filter_map(|range| range.intersect(whole));
+                let lens = (0..count).map(|number| of(number).map(|range| range.len()).sum::<u64>());
+                let lens: Vec<_> = lens.collect();
+                assert_eq!(lens.iter().sum::<u64>(), whole.len(), "{count} {groups}: {lens:?}");
+                let all: RangeSet = (0..count).flat_map(of).collect();
+                assert_eq!(all.iter().collect::<Vec<_>>(), [whole]);
+                if groups >= count && groups <= 127 * count {
+                    let (least, most) = (lens.iter().min().unwrap(), lens.iter().max().unwrap());
+                    assert!(*most <= 3 * least, "{count} {groups}: {lens:?}");
+                }
+            }
+        }
+    }
 }

@@ -213,7 +213,6 @@ async fn all_ended(shared: &Arc<Shared>, mut running: JoinSet<crate::Result<()>>
     let (mut result, mut late) = (Ok(()), Late::default());
     loop {
         let (open, most) = (running.len(), shared.client.streams());
-        let are_begun = result.is_ok() && lock(&shared.segments).is_empty();
         tokio::select! {
             joined = running.join_next() => {
                 let Some(joined) = joined else { return result };
@@ -225,9 +224,14 @@ async fn all_ended(shared: &Arc<Shared>, mut running: JoinSet<crate::Result<()>>
                     lock(&shared.segments).clear();
                 }
             }
-            () = late.lull(&shared.meter, shared.client.rtt(), || open), if are_begun => {
+            () = late.lull(&shared.meter, shared.client.rtt(), || open) => {
                 let missing = lock(&shared.received).missing();
-                if !late.ask_again(missing.total().0, open, most) {
+                // All that is waited for is the end of a stream that has brought its last byte.
+                if missing.total() == ByteCount::ZERO {
+                    shared.given_up.cancel();
+                }
+                let are_begun = result.is_ok() && lock(&shared.segments).is_empty();
+                if !are_begun || !late.ask_again(missing.total().0, open, most) {
                     continue;
                 }
                 tracing::debug!(missing = missing.total().0, streams = open, "streams have stalled; what they were to bring is asked for over others");

@@ -223,19 +223,21 @@ impl Large<'_> {
         let mut late = Late::default();
         loop {
             let open = running.len();
-            let (are_begun, site) = {
-                let work = lock(work);
-                (work.segments.is_empty(), work.sites.front().copied())
-            };
+            let site = lock(work).sites.front().copied();
             let rtt = site.and_then(|site| self.app.fabric.contact(site).rtt);
             tokio::select! {
                 ended = running.next() => match ended {
                     Some(ended) => ended?,
                     None => return Ok(()),
                 },
-                () = late.lull(self.flow.meter(), rtt, || open), if are_begun => {
+                () = late.lull(self.flow.meter(), rtt, || open) => {
                     let missing = self.arrived.missing();
-                    if !late.ask_again(missing.total().0, open, self.streams) {
+                    // All that is waited for is the end of a stream that has brought its last byte.
+                    if missing.total() == ByteCount::ZERO {
+                        lock(work).given_up.cancel();
+                    }
+                    let are_begun = lock(work).segments.is_empty();
+                    if !are_begun || !late.ask_again(missing.total().0, open, self.streams) {
                         continue;
                     }
                     super::count_late(open);

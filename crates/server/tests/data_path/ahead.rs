@@ -95,6 +95,37 @@ async fn what_is_something_else_is_got_as_if_nobody_had_asked_ahead() {
     assert!(client.ask_ahead(&path, &local).is_none());
 }
 
+/// What is behind the last byte says only that the stream is over.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_get_does_not_wait_for_the_end_of_a_stream_that_brought_all() {
+    let site = TestSite::start().await;
+    let bytes = content(1, 12 * GROUP + 5);
+    site.put_new("/demo/a", bytes.clone()).await;
+    let path = "/demo/a".parse().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let mut silent_after = None;
+    for name in ["all", "silent"] {
+        let link = Link::start().await;
+        link.lead_to(site.running().address());
+        if let Some(bytes) = silent_after {
+            link.silence_one_after(Way::Back, bytes);
+        }
+        let mut options = ClientOptions::new(link.url().replace("https", "http"));
+        options.token = Some(site.token().to_owned().into());
+        options.stall_timeout = Duration::from_secs(300);
+        options.streams = Some(1);
+        let client = Client::new(options).unwrap();
+        let local = folder.path().join(name);
+        let options = GetOptions::default();
+        let got = client.get_file(&path, &local, &options);
+        let report = tokio::time::timeout(Duration::from_secs(60), got).await.expect("it waits").unwrap();
+        assert_eq!((report.done, report.failed), (1, 0), "{report:?}");
+        assert!(!link.is_to_be_silenced() && std::fs::read(&local).unwrap() == bytes);
+        // The end of the body is 5 bytes, that of the frames 20.
+        silent_after = Some(link.passed(Way::Back) - 10);
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_get_does_not_wait_for_a_connection_that_fell_silent() {
     let site = TestSite::start().await;
