@@ -10,6 +10,7 @@
 //! | [`received`] | which groups of a content have arrived, and the restart marker that remembers it |
 //! | [`tuning`] | how many connections a path takes |
 //! | [`meter`] | where the time of a transfer's streams goes |
+//! | [`flight`] | how much a long transfer has on its way, once it is known what the line carries |
 //! | [`late`] | what is late because the line stands empty, and is asked for again |
 //! | [`verdict`] | what holds a transfer up, by what a meter shows |
 //! | [`limit`] | holding a flow of bytes down to a speed |
@@ -23,6 +24,7 @@
 pub mod authentic;
 pub mod decode;
 pub mod encode;
+pub mod flight;
 pub mod frames;
 pub mod held;
 pub mod late;
@@ -40,6 +42,7 @@ pub mod verdict;
 pub use authentic::StreamKey;
 pub use decode::Decoder;
 pub use encode::Encoder;
+pub use flight::{Aboard, Flight, Line};
 pub use frames::{DataFrame, Frame, FrameError};
 pub use held::Held;
 pub use late::Late;

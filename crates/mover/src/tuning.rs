@@ -145,6 +145,12 @@ pub fn window() -> u64 {
     })
 }
 
+/// Returns the size to ask the kernel for, of a socket's buffer that is to hold so many bytes. The kernel takes twice of what it is asked for
+/// ([socket(7)](https://man7.org/linux/man-pages/man7/socket.7.html), `SO_SNDBUF`).
+pub fn buffer_for(window: u64) -> usize {
+    (window as f64 / USABLE / 2.0) as usize
+}
+
 #[cfg(test)]
 mod tests {
     use percale_core::ByteCount;

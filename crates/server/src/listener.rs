@@ -19,6 +19,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use percale_core::ErrorCode;
+use percale_mover::Line;
 use percale_trust::SitePublicKey;
 use percale_trust::tls::{TlsConfigs, site_peer};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -26,7 +27,9 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, Sleep};
 use tokio_rustls::LazyConfigAcceptor;
+use tokio_rustls::rustls::ServerConnection;
 use tokio_rustls::rustls::server::Acceptor;
+use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::Service as _;
@@ -34,6 +37,10 @@ use tower::Service as _;
 use crate::config::HttpConfig;
 use crate::plain::{FIRST_BYTE, Plain};
 use crate::{ApiError, Result};
+
+mod socket;
+
+use socket::Socket;
 
 /// Largest header of a request, in bytes (`docs/design/rest.md`).
 const MAX_HEADER_BYTES: usize = 64 * 1024;
@@ -111,8 +118,8 @@ impl Listener {
                 () = stopping.cancelled() => break,
                 accepted = self.tcp.accept() => accepted,
             };
-            let stream = match accepted {
-                Ok((stream, _)) => stream,
+            let (stream, from) = match accepted {
+                Ok(accepted) => accepted,
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept a connection");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -128,7 +135,7 @@ impl Listener {
                 kill: kill.clone(),
             };
             let (tls, plain) = (self.tls.clone(), self.plain.clone());
-            connections.spawn(connection.run(stream, tls, plain));
+            connections.spawn(connection.run(stream, from, tls, plain));
         }
         drop(self.tcp);
         connections.close();
@@ -149,7 +156,7 @@ pub async fn serve_reversed<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     stopping: CancellationToken,
 ) {
     let kill = stopping.clone();
-    Connection { router, limits, peer: Some(peer), place: None, stopping, kill }.serve(stream).await;
+    Connection { router, limits, peer: Some(peer), place: None, stopping, kill }.serve(stream, None).await;
 }
 
 struct Connection {
@@ -164,12 +171,19 @@ struct Connection {
 }
 
 impl Connection {
-    async fn run(mut self, stream: TcpStream, tls: Option<TlsConfigs>, plain: Option<Arc<Plain>>) {
+    async fn run(
+        mut self,
+        stream: TcpStream,
+        from: SocketAddr,
+        tls: Option<TlsConfigs>,
+        plain: Option<Arc<Plain>>,
+    ) {
         // Small answers must not wait for an acknowledgement.
         if let Err(error) = stream.set_nodelay(true) {
             return tracing::debug!(%error, "a connection ended before it began");
         }
-        let Some(tls) = tls else { return self.serve(stream).await };
+        // Nothing tells its round trip.
+        let Some(tls) = tls else { return self.serve(stream, None).await };
         let deadline = Instant::now() + self.limits.header_timeout;
         if let Some(plain) = plain {
             let mut first = [0];
@@ -187,16 +201,20 @@ impl Connection {
         let handshake = async {
             let start = LazyConfigAcceptor::new(Acceptor::default(), stream).await?;
             let config = tls.choose(&start.client_hello());
-            start.into_stream_with(config, |session| session.set_buffer_limit(Some(TLS_BUFFER_BYTES))).await
+            let answered = Instant::now();
+            let limit = |session: &mut ServerConnection| session.set_buffer_limit(Some(TLS_BUFFER_BYTES));
+            let stream = start.into_stream_with(config, limit).await?;
+            Ok::<_, std::io::Error>((stream, answered.elapsed()))
         };
         let handshake = tokio::select! {
             handshake = tokio::time::timeout_at(deadline, handshake) => handshake,
             () = self.stopping.cancelled() => return,
         };
         match handshake {
-            Ok(Ok(stream)) => {
+            Ok(Ok((stream, round_trip))) => {
                 self.peer = site_peer(stream.get_ref().1).map(PeerKey);
-                self.serve(stream).await;
+                let line = socket::is_boundable().then(|| Line::new(from.ip(), round_trip));
+                self.serve(stream, line.map(|line| Socket::new(line, below_tls))).await;
             }
             Ok(Err(error)) => tracing::debug!(%error, "a TLS handshake failed"),
             Err(_) => tracing::debug!("a TLS handshake took too long"),
@@ -212,8 +230,12 @@ impl Connection {
         }
     }
 
-    async fn serve<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(self, stream: S) {
-        let stream = TokioIo::new(ClientStream::new(stream, self.limits.stall_timeout));
+    async fn serve<S>(self, stream: S, socket: Option<Socket<S>>)
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let line = socket.as_ref().map(|socket| socket.line().clone());
+        let stream = TokioIo::new(ClientStream::new(stream, socket, self.limits.stall_timeout));
         let (router, peer, place) = (self.router, self.peer, self.place);
         let service = hyper::service::service_fn(move |mut request: Request<Incoming>| {
             let mut router = router.clone();
@@ -222,6 +244,9 @@ impl Connection {
             }
             if let Some(place) = &place {
                 request.extensions_mut().insert(place.clone());
+            }
+            if let Some(line) = &line {
+                request.extensions_mut().insert(line.clone());
             }
             // A router is always ready.
             async move { router.call(request).await as Result<Response<Body>, _> }
@@ -255,10 +280,15 @@ impl Connection {
     }
 }
 
+fn below_tls(stream: &TlsStream<TcpStream>) -> &TcpStream {
+    stream.get_ref().0
+}
+
 /// A client's connection: gathers what has arrived into large pieces, gives up on a client that does not take its
 /// answer, and empties what is closed early.
 struct ClientStream<S> {
     inner: S,
+    socket: Option<Socket<S>>,
     stall: Duration,
     stalled: Option<Pin<Box<Sleep>>>,
     closing: Option<Closing>,
@@ -271,8 +301,14 @@ struct Closing {
 }
 
 impl<S> ClientStream<S> {
-    fn new(inner: S, stall: Duration) -> Self {
-        Self { inner, stall, stalled: None, closing: None }
+    fn new(inner: S, socket: Option<Socket<S>>, stall: Duration) -> Self {
+        Self { inner, socket, stall, stalled: None, closing: None }
+    }
+
+    fn keep(&mut self) {
+        if let Some(socket) = &mut self.socket {
+            socket.keep(&self.inner);
+        }
     }
 
     /// Lets a write wait no longer than allowed since the last byte that went out.
@@ -325,6 +361,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for ClientStream<S> {
         bytes: &[u8],
     ) -> Poll<std::io::Result<usize>> {
         let this = self.get_mut();
+        this.keep();
         let outcome = Pin::new(&mut this.inner).poll_write(context, bytes);
         this.watch(context, outcome)
     }
@@ -335,6 +372,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for ClientStream<S> {
         pieces: &[std::io::IoSlice<'_>],
     ) -> Poll<std::io::Result<usize>> {
         let this = self.get_mut();
+        this.keep();
         let outcome = Pin::new(&mut this.inner).poll_write_vectored(context, pieces);
         this.watch(context, outcome)
     }

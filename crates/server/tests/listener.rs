@@ -3,15 +3,17 @@
 #![allow(clippy::unwrap_used, reason = "a test says what it expects by failing")]
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use axum::Router;
 use axum::body::Body;
 use axum::routing::{get, put};
+use axum::{Extension, Router};
 use bytes::Bytes;
 use futures::StreamExt as _;
 use percale_core::Timestamp;
+use percale_mover::Line;
 use percale_server::config::HttpConfig;
 use percale_server::listener::Listener;
 use percale_trust::ServerTls;
@@ -54,25 +56,33 @@ fn measuring(sizes: Arc<Mutex<Vec<usize>>>) -> Router {
     Router::new().route("/", put(handler))
 }
 
+fn own_tls(directory: &Path) -> ServerTls {
+    percale_trust::install_crypto_provider();
+    let source = CertificateSource::OwnCa { directory: directory.into(), names: vec!["127.0.0.1".into()] };
+    ServerTls::load(source, None, Timestamp::now()).unwrap()
+}
+
+/// Returns a client, and the scheme that it speaks.
+fn client(tls: Option<&ServerTls>) -> (reqwest::Client, &'static str) {
+    let client = reqwest::Client::builder().no_proxy();
+    let client = match tls.and_then(ServerTls::ca_file) {
+        Some(ca) => client.tls_backend_preconfigured(percale_trust::client_config(Some(&ca)).unwrap()),
+        None => client,
+    };
+    (client.build().unwrap(), if tls.is_some() { "https" } else { "http" })
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn bodies_arrive_in_large_pieces_with_and_without_tls() {
-    percale_trust::install_crypto_provider();
     let directory = tempfile::tempdir().unwrap();
-    let source =
-        CertificateSource::OwnCa { directory: directory.path().into(), names: vec!["127.0.0.1".into()] };
-    let tls = ServerTls::load(source, None, Timestamp::now()).unwrap();
+    let tls = own_tls(directory.path());
     for tls in [None, Some(&tls)] {
         let sizes = Arc::new(Mutex::new(Vec::new()));
         let (address, _stop) = serve(limits(), measuring(sizes.clone()), tls).await;
-        let client = reqwest::Client::builder().no_proxy();
-        let client = match tls.and_then(ServerTls::ca_file) {
-            Some(ca) => client.tls_backend_preconfigured(percale_trust::client_config(Some(&ca)).unwrap()),
-            None => client,
-        };
-        let scheme = if tls.is_some() { "https" } else { "http" };
+        let (client, scheme) = client(tls);
         let pieces =
             futures::stream::iter((0..64).map(|_| Ok::<_, std::io::Error>(Bytes::from(vec![1; 1 << 20]))));
-        let request = client.build().unwrap().put(format!("{scheme}://{address}/"));
+        let request = client.put(format!("{scheme}://{address}/"));
         let answer = request.body(reqwest::Body::wrap_stream(pieces)).send().await.unwrap();
         assert_eq!(answer.status(), 200);
         let sizes = sizes.lock().unwrap();
@@ -84,6 +94,32 @@ async fn bodies_arrive_in_large_pieces_with_and_without_tls() {
         );
         assert_eq!(sizes.iter().sum::<usize>(), 64 << 20);
         assert!(mean >= 64 * 1024, "{scheme}: {mean} bytes on average");
+    }
+}
+
+/// Returns a number that the kernel says last of a setting.
+fn setting(name: &str) -> u64 {
+    let value = std::fs::read_to_string(format!("/proc/sys/net/{name}")).unwrap();
+    value.split_whitespace().last().unwrap().parse().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_serves_a_request_may_bound_its_connection_where_the_kernel_lets_it() {
+    let router = || {
+        let host = |line: Option<Extension<Line>>| async move {
+            line.map_or("none".into(), |Extension(line)| line.host().to_string())
+        };
+        Router::new().route("/", get(host))
+    };
+    let directory = tempfile::tempdir().unwrap();
+    let tls = own_tls(directory.path());
+    let is_allowed = setting("core/wmem_max") >= setting("ipv4/tcp_wmem") / 2;
+    for tls in [None, Some(&tls)] {
+        let (address, _stop) = serve(limits(), router(), tls).await;
+        let (client, scheme) = client(tls);
+        let answer = client.get(format!("{scheme}://{address}/")).send().await.unwrap();
+        let expected = if tls.is_some() && is_allowed { "127.0.0.1" } else { "none" };
+        assert_eq!(answer.text().await.unwrap(), expected, "{scheme}");
     }
 }
 

@@ -19,7 +19,7 @@ use percale_core::ids::{SpaceId, VersionId};
 use percale_core::range::RangeSet;
 use percale_core::tree::{GROUP_SIZE, GroupHash, group_count, group_range, hash_group};
 use percale_core::{ByteCount, ByteRange, ErrorCode, ObjectPath, Rate};
-use percale_mover::{Bucket, Encoder, Share, StreamKey};
+use percale_mover::{Aboard, Bucket, Encoder, Line, Share, StreamKey};
 use percale_store::FileRange;
 use tokio::sync::mpsc;
 use utoipa_axum::router::OpenApiRouter;
@@ -32,7 +32,7 @@ use crate::listener::PeerKey;
 use crate::plain::{Carried, Met, Part};
 use crate::publish::MAX_BATCH;
 use crate::reading::{Piece, Source};
-use crate::traffic::Sent;
+use crate::traffic::{Reader, Sent};
 use crate::{ApiError, AppState, Result};
 
 mod together;
@@ -74,6 +74,7 @@ async fn pull(
     State(app): State<AppState>,
     reading: Reading,
     peer: Option<Extension<PeerKey>>,
+    line: Option<Extension<Line>>,
     headers: HeaderMap,
     Json(wanted): Json<Pull>,
 ) -> Result<Response> {
@@ -87,7 +88,8 @@ async fn pull(
     reading.begin_body()?;
     let is_compared = headers.get(fields::VERIFY).is_none_or(|who| who != fields::RECEIVER);
     let queue = if share.is_some() { SHARED_QUEUE } else { QUEUE };
-    let asker = Asker { reading: Arc::new(reading), is_compared, share };
+    let line = line.map(|Extension(line)| line);
+    let asker = Asker { reading: Arc::new(reading), is_compared, share, line };
     let carried = plain.map(|plain| {
         let (key, met) = plain?;
         met.carry(queue).map(|carried| (key, carried)).ok_or(Taken::Late)
@@ -154,9 +156,21 @@ struct Asker {
     is_compared: bool,
     /// The id of the streams that share their work with this one.
     share: Option<Box<str>>,
+    /// The connection.
+    line: Option<Line>,
 }
 
 impl Asker {
+    fn reader(&self) -> Reader {
+        let session = &self.reading.session;
+        Reader { user: session.caller.user.clone(), site: session.site.as_ref().map(|site| site.id) }
+    }
+
+    /// Counts the connection among those that bring the asker large contents.
+    fn board(&self, app: &AppState) -> Option<Aboard> {
+        self.line.clone().map(|line| app.traffic.board(self.reader(), line))
+    }
+
     /// Returns what is sent of a version together with other streams; with none, where nothing is shared.
     fn share(&self, app: &AppState, source: &Source) -> Arc<Share> {
         let version = (source.version.space, source.version.version);
@@ -165,9 +179,7 @@ impl Asker {
 
     /// Returns which streams send this together, if that was asked for.
     fn together(&self, version: Option<(SpaceId, VersionId)>) -> Option<Sent> {
-        let session = &self.reading.session;
-        let (user, site) = (session.caller.user.clone(), session.site.as_ref().map(|site| site.id));
-        Some(Sent { id: self.share.clone()?, user, site, version })
+        Some(Sent { id: self.share.clone()?, reader: self.reader(), version })
     }
 }
 
@@ -419,6 +431,10 @@ async fn send_ranges(
     out: &mut Sending,
 ) -> Result<Result<()>, Gone> {
     let part = asker.share(app, source).join(ranges);
+    let aboard = match out.to {
+        To::Answer(_) => asker.board(app),
+        To::Beside(_) => None,
+    };
     // What another site has is asked for by itself, which is not worth it for little.
     let least = if source.on_own_store().is_some() { 0 } else { HELP_ELSEWHERE };
     while let Some(range) = part.next(least) {
@@ -454,11 +470,15 @@ async fn send_ranges(
                 Ok(_) => break,
                 Err(error) => return Ok(Err(error)),
             };
-            if !part.claim(ByteRange::at(piece.offset, piece.bytes.len() as u64)) {
+            let len = piece.bytes.len() as u64;
+            if !part.claim(ByteRange::at(piece.offset, len)) {
                 break;
             }
             out.encoder.data(item, piece.offset, hash_of(source, &piece), piece.bytes);
             out.send().await?;
+            if let Some(aboard) = &aboard {
+                aboard.moved(len);
+            }
         }
         part.pass(range);
     }
