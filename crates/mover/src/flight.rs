@@ -5,7 +5,6 @@
 //! vain. Once it is known what the line carries, half more than what it holds fills it as well
 //! (`docs/decisions/2026-11-28-what-is-on-its-way-is-bounded.md`).
 
-use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -31,22 +30,15 @@ pub struct Line(Arc<LineState>);
 
 #[derive(Debug)]
 struct LineState {
-    /// The host at the other end.
-    host: IpAddr,
     round_trip: Duration,
     /// Bytes; 0 for as many as the kernel likes.
     most: AtomicU64,
 }
 
 impl Line {
-    /// A connection to a host, with the round trip that it was seen to take.
-    pub fn new(host: IpAddr, round_trip: Duration) -> Self {
-        Self(Arc::new(LineState { host, round_trip, most: AtomicU64::new(0) }))
-    }
-
-    /// Returns the host at the other end.
-    pub fn host(&self) -> IpAddr {
-        self.0.host
+    /// A connection, with the round trip that it was seen to take.
+    pub fn new(round_trip: Duration) -> Self {
+        Self(Arc::new(LineState { round_trip, most: AtomicU64::new(0) }))
     }
 
     /// Returns how many bytes may be on their way at most; nothing for as many as the kernel likes.
@@ -55,7 +47,7 @@ impl Line {
     }
 }
 
-/// What this host has on its way to another one, of large contents.
+/// What this host has on its way of one content, to one reader: so that all lines take the same path.
 #[derive(Debug, Default)]
 pub struct Flight(Mutex<State>);
 
@@ -67,8 +59,8 @@ struct State {
     looked: Option<Instant>,
     /// Bytes since then.
     bytes: u64,
-    /// Bytes a second, the most that were seen; nothing before the second look. It never falls: who shares the line with somebody that fills its queue would else give way to
-    /// them more and more.
+    /// Bytes a second, the most that were seen; nothing before the second look. It never falls: who shares the line with somebody that
+    /// fills its queue would else give way to them more and more.
     peak: Option<f64>,
 }
 
@@ -140,16 +132,13 @@ impl Drop for Aboard {
 
 #[cfg(test)]
 mod tests {
-    use std::net::Ipv4Addr;
-
     use super::*;
 
     const RATE: u64 = 145_000_000;
     const ROUND_TRIP: Duration = Duration::from_millis(50);
 
     fn lines(count: usize) -> Vec<Line> {
-        let host = IpAddr::V4(Ipv4Addr::LOCALHOST);
-        (0..count).map(|at| Line::new(host, ROUND_TRIP + Duration::from_millis(at as u64))).collect()
+        (0..count).map(|at| Line::new(ROUND_TRIP + Duration::from_millis(at as u64))).collect()
     }
 
     /// Moves this much a second, evenly over all lines.
@@ -211,7 +200,7 @@ mod tests {
         tokio::time::advance(Duration::from_secs(1000)).await;
         fly(&aboard, 1_000_000, Duration::from_secs(5)).await;
         assert!(lines.iter().all(|line| line.most() == Some(LEAST)), "{lines:?}");
-        let short = Line::new(lines[0].host(), Duration::from_millis(1));
+        let short = Line::new(Duration::from_millis(1));
         let aboard = board(&Arc::default(), std::slice::from_ref(&short));
         fly(&aboard, RATE, Duration::from_secs(5)).await;
         assert_eq!(short.most(), None);

@@ -11,10 +11,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use percale_core::ByteRange;
 use percale_core::tree::GROUP_SIZE;
 
+use crate::flight::{Aboard, Flight, Line};
+
 /// What the streams that send for one reader have not sent yet. All ranges are of one content, and none is in two streams.
 #[derive(Debug, Default)]
 pub struct Share {
     streams: Mutex<Vec<Arc<Unsent>>>,
+    flight: Arc<Flight>,
 }
 
 type Unsent = Mutex<VecDeque<ByteRange>>;
@@ -42,6 +45,11 @@ impl Share {
         let own = Arc::new(Mutex::new(ranges.collect()));
         lock(&self.streams).push(own.clone());
         Part { share: self.clone(), own }
+    }
+
+    /// Counts a stream's line among those that bring the content.
+    pub fn board(&self, line: Line) -> Aboard {
+        self.flight.board(line)
     }
 }
 

@@ -118,8 +118,8 @@ impl Listener {
                 () = stopping.cancelled() => break,
                 accepted = self.tcp.accept() => accepted,
             };
-            let (stream, from) = match accepted {
-                Ok(accepted) => accepted,
+            let stream = match accepted {
+                Ok((stream, _)) => stream,
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept a connection");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -135,7 +135,7 @@ impl Listener {
                 kill: kill.clone(),
             };
             let (tls, plain) = (self.tls.clone(), self.plain.clone());
-            connections.spawn(connection.run(stream, from, tls, plain));
+            connections.spawn(connection.run(stream, tls, plain));
         }
         drop(self.tcp);
         connections.close();
@@ -171,13 +171,7 @@ struct Connection {
 }
 
 impl Connection {
-    async fn run(
-        mut self,
-        stream: TcpStream,
-        from: SocketAddr,
-        tls: Option<TlsConfigs>,
-        plain: Option<Arc<Plain>>,
-    ) {
+    async fn run(mut self, stream: TcpStream, tls: Option<TlsConfigs>, plain: Option<Arc<Plain>>) {
         // Small answers must not wait for an acknowledgement.
         if let Err(error) = stream.set_nodelay(true) {
             return tracing::debug!(%error, "a connection ended before it began");
@@ -213,7 +207,7 @@ impl Connection {
         match handshake {
             Ok(Ok((stream, round_trip))) => {
                 self.peer = site_peer(stream.get_ref().1).map(PeerKey);
-                let line = socket::is_boundable().then(|| Line::new(from.ip(), round_trip));
+                let line = socket::is_boundable().then(|| Line::new(round_trip));
                 self.serve(stream, line.map(|line| Socket::new(line, below_tls))).await;
             }
             Ok(Err(error)) => tracing::debug!(%error, "a TLS handshake failed"),

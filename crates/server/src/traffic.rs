@@ -1,8 +1,6 @@
 //! What the bytes between this site and others have to keep to, whichever task or reader moves them.
 
 use std::collections::HashMap;
-use std::hash::Hash;
-use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use percale_api::uploads::PullItem;
@@ -10,7 +8,7 @@ use percale_catalog::OpenVersion;
 use percale_core::Timestamp;
 use percale_core::access::Identity;
 use percale_core::ids::{SiteId, SpaceId, VersionId};
-use percale_mover::{Aboard, Bucket, Flight, Line, Queues, Schedule, Share};
+use percale_mover::{Bucket, Queues, Schedule, Share};
 use tokio::sync::Semaphore;
 
 use crate::Result;
@@ -28,11 +26,9 @@ pub struct Traffic {
     /// Of each owner at each source, while they have turns there.
     owners: Mutex<HashMap<(SiteId, String), Weak<Semaphore>>>,
     /// Versions that are being sent over several streams.
-    shares: Together<Sent, Share>,
+    shares: Together<Share>,
     /// Whole objects that are.
-    queues: Together<Sent, Queues<ToSend>>,
-    /// What readers at a host have on their way to them.
-    flights: Together<(IpAddr, Reader), Flight>,
+    queues: Together<Queues<ToSend>>,
 }
 
 /// An object that a stream was asked for, and what it has found of it.
@@ -40,16 +36,16 @@ pub type ToSend = (PullItem, Result<OpenVersion>);
 
 /// What streams have in common while there is one.
 #[derive(Debug)]
-struct Together<K, T>(Mutex<HashMap<K, Weak<T>>>);
+struct Together<T>(Mutex<HashMap<Sent, Weak<T>>>);
 
-impl<K, T> Default for Together<K, T> {
+impl<T> Default for Together<T> {
     fn default() -> Self {
         Self(Mutex::default())
     }
 }
 
-impl<K: Eq + Hash, T: Default> Together<K, T> {
-    fn of(&self, what: K) -> Arc<T> {
+impl<T: Default> Together<T> {
+    fn of(&self, what: Sent) -> Arc<T> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(one) = all.get(&what).and_then(Weak::upgrade) {
             return one;
@@ -61,15 +57,6 @@ impl<K: Eq + Hash, T: Default> Together<K, T> {
     }
 }
 
-/// Who reads.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Reader {
-    /// The user.
-    pub user: Option<Identity>,
-    /// The site that asks, if it is another one.
-    pub site: Option<SiteId>,
-}
-
 /// Which streams send together for one reader: the id that the reader made up, and, so that none sends what it was not asked for
 /// by somebody who may have it, the reader and the version.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -77,7 +64,9 @@ pub struct Sent {
     /// What the reader called it.
     pub id: Box<str>,
     /// Who reads.
-    pub reader: Reader,
+    pub user: Option<Identity>,
+    /// The site that asks, if it is another one.
+    pub site: Option<SiteId>,
     /// What is read, if that is one version.
     pub version: Option<(SpaceId, VersionId)>,
 }
@@ -98,18 +87,12 @@ impl Traffic {
             owners: Mutex::default(),
             shares: Together::default(),
             queues: Together::default(),
-            flights: Together::default(),
         }
     }
 
     /// Returns what the streams share that send a version.
     pub fn share_of(&self, what: Sent) -> Arc<Share> {
         self.shares.of(what)
-    }
-
-    /// Counts a line among those that bring a reader large contents.
-    pub fn board(&self, reader: Reader, line: Line) -> Aboard {
-        self.flights.of((line.host(), reader)).board(line)
     }
 
     /// Returns the queues of the streams that send whole objects.

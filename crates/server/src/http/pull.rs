@@ -19,7 +19,7 @@ use percale_core::ids::{SpaceId, VersionId};
 use percale_core::range::RangeSet;
 use percale_core::tree::{GROUP_SIZE, GroupHash, group_count, group_range, hash_group};
 use percale_core::{ByteCount, ByteRange, ErrorCode, ObjectPath, Rate};
-use percale_mover::{Aboard, Bucket, Encoder, Line, Share, StreamKey};
+use percale_mover::{Bucket, Encoder, Line, Share, StreamKey};
 use percale_store::FileRange;
 use tokio::sync::mpsc;
 use utoipa_axum::router::OpenApiRouter;
@@ -32,7 +32,7 @@ use crate::listener::PeerKey;
 use crate::plain::{Carried, Met, Part};
 use crate::publish::MAX_BATCH;
 use crate::reading::{Piece, Source};
-use crate::traffic::{Reader, Sent};
+use crate::traffic::Sent;
 use crate::{ApiError, AppState, Result};
 
 mod together;
@@ -161,16 +161,6 @@ struct Asker {
 }
 
 impl Asker {
-    fn reader(&self) -> Reader {
-        let session = &self.reading.session;
-        Reader { user: session.caller.user.clone(), site: session.site.as_ref().map(|site| site.id) }
-    }
-
-    /// Counts the connection among those that bring the asker large contents.
-    fn board(&self, app: &AppState) -> Option<Aboard> {
-        self.line.clone().map(|line| app.traffic.board(self.reader(), line))
-    }
-
     /// Returns what is sent of a version together with other streams; with none, where nothing is shared.
     fn share(&self, app: &AppState, source: &Source) -> Arc<Share> {
         let version = (source.version.space, source.version.version);
@@ -179,7 +169,9 @@ impl Asker {
 
     /// Returns which streams send this together, if that was asked for.
     fn together(&self, version: Option<(SpaceId, VersionId)>) -> Option<Sent> {
-        Some(Sent { id: self.share.clone()?, reader: self.reader(), version })
+        let session = &self.reading.session;
+        let (user, site) = (session.caller.user.clone(), session.site.as_ref().map(|site| site.id));
+        Some(Sent { id: self.share.clone()?, user, site, version })
     }
 }
 
@@ -430,11 +422,10 @@ async fn send_ranges(
     item: u32,
     out: &mut Sending,
 ) -> Result<Result<()>, Gone> {
-    let part = asker.share(app, source).join(ranges);
-    let aboard = match out.to {
-        To::Answer(_) => asker.board(app),
-        To::Beside(_) => None,
-    };
+    let share = asker.share(app, source);
+    let part = share.join(ranges);
+    let line = asker.line.clone().filter(|_| matches!(out.to, To::Answer(_)));
+    let aboard = line.map(|line| share.board(line));
     // What another site has is asked for by itself, which is not worth it for little.
     let least = if source.on_own_store().is_some() { 0 } else { HELP_ELSEWHERE };
     while let Some(range) = part.next(least) {

@@ -87,7 +87,7 @@ mod tests {
     async fn a_socket_is_bounded_and_let_go_again() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let tcp = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
-        let line = Line::new(tcp.peer_addr().unwrap().ip(), Duration::from_millis(50));
+        let line = Line::new(Duration::from_millis(50));
         let mut socket = Socket::new(line.clone(), |stream| stream);
         let untouched = socket_send_buffer_size(&tcp).unwrap();
         socket.keep(&tcp);
