@@ -201,12 +201,23 @@ fn items<T: DeserializeOwned>(event: &Event) -> Vec<T> {
     }
 }
 
-/// Returns a collection in which a record is to be applied: one whose listing is known and older than the record.
-fn open_collection(shared: &Shared, state: &mut State, at: At, parent: EntryId) -> Option<NodeId> {
+/// Returns a collection in which a record is to be applied to a name: one whose listing is known and older than the record.
+fn open_collection(
+    shared: &Shared,
+    state: &mut State,
+    at: At,
+    (parent, name): (EntryId, &str),
+) -> Option<NodeId> {
     let id = state.names.of_entry(at.space, parent)?;
     shared.touch(state, id);
-    let is_listed = state.names.collection(id)?.is_listed;
-    (is_listed && is_news(state, at, id)).then_some(id)
+    if !state.names.collection(id)?.is_listed {
+        if !state.owned.covers(id, name, at.position) {
+            // While it was, the kernel may have been told that nothing has the name.
+            shared.forget_name(id, name.into());
+        }
+        return None;
+    }
+    is_news(state, at, id).then_some(id)
 }
 
 /// Tells whether a record is newer than what was listed of a collection.
@@ -234,7 +245,7 @@ fn made(
     (parent, id, name): (EntryId, EntryId, String),
     what: What,
 ) {
-    let Some(parent) = open_collection(shared, state, at, parent) else { return };
+    let Some(parent) = open_collection(shared, state, at, (parent, &name)) else { return };
     if state.names.of_entry(at.space, id).is_some() || state.owned.covers(parent, &name, at.position) {
         return;
     }
@@ -249,7 +260,7 @@ fn made(
 }
 
 fn published(shared: &Shared, state: &mut State, at: At, item: Published) {
-    let parent = open_collection(shared, state, at, item.parent);
+    let parent = open_collection(shared, state, at, (item.parent, &item.name));
     let copy = copy_of(shared, &item.replica);
     let mtime = item.mtime.unwrap_or(at.time);
     let Published { version, size, root, mode, .. } = item;
@@ -288,7 +299,7 @@ fn copy_of(shared: &Shared, replica: &Replica) -> Option<LocalCopy> {
 }
 
 fn moved(shared: &Shared, state: &mut State, at: At, item: Moved) {
-    let parent = open_collection(shared, state, at, item.parent);
+    let parent = open_collection(shared, state, at, (item.parent, &item.name));
     let known = state.names.of_entry(at.space, item.id);
     match (known, parent) {
         (Some(id), Some(parent)) => {

@@ -10,7 +10,7 @@ use rustix::fs::OFlags;
 
 use crate::error::errno;
 use crate::files::{Handle, Listed, Obstacle, Opened, timespec};
-use crate::names::{Keep, Link, NodeId, What};
+use crate::names::{Keep, Link, NodeId, TOP, What};
 use crate::state::Shared;
 
 /// A name that means nothing.
@@ -42,11 +42,9 @@ impl Shared {
         let collection = state.names.collection(parent).ok_or(Errno::ENOTDIR)?;
         let is_listed = collection.is_listed;
         let Some(child) = state.names.child(parent, name) else {
-            return match is_listed {
-                // The kernel remembers that, too, until it is told otherwise.
-                true => Ok(Some((self.ttl(&state, parent), nothing(self.owner)))),
-                false => Ok(None),
-            };
+            // The kernel remembers that, too, until it is told of the name, or forgets the collection by its name. The top has none.
+            let ttl = if parent == TOP { Duration::ZERO } else { self.ttl(&state, parent) };
+            return Ok(is_listed.then(|| (ttl, nothing(self.owner))));
         };
         if !is_listed {
             return Ok(None);

@@ -39,6 +39,32 @@ fn of_two_mounts_that_write_one_file_the_last_to_close_wins() {
     run(&site, &["check", "--deep", "percale:/lab"]);
 }
 
+#[test]
+fn a_name_that_meant_nothing_is_found_once_it_means_something() {
+    let Some((site, folder)) = to_mount(site) else { return };
+    let local = folder.path().join("local");
+    fs::write(&local, "bytes").unwrap();
+    let put = |path: &str| run(&site, &["put", local.to_str().unwrap(), &format!("percale:/lab/{path}")]);
+    for path in ["from/file", "to/there", "other/file"] {
+        put(path);
+    }
+    let mount = Mounted::start(&site, folder.path(), &[]);
+    let is_there = |path: &str| mount.path(path).exists();
+    // What is in each is known now, and forgotten by what others do to it: the top by what is said of the space.
+    assert!(!is_there("new") && !is_there("to/new"));
+    run(&site, &["space", "set", "lab", "--quota", "1GB"]);
+    put("new");
+    soon("it in the top", || is_there("new"));
+    put("to/new");
+    soon("it in a collection", || is_there("to/new"));
+    assert!(!is_there("other/new"));
+    // From where nothing is known of.
+    run(&site, &["mv", "percale:/lab/from/file", "percale:/lab/other/moved"]);
+    put("other/new");
+    soon("it beside what was moved there", || is_there("other/new"));
+    assert!(is_there("other/moved"));
+}
+
 /// Says which locks on a file another process has.
 const LOCKS: &str = "
 import fcntl, sys
