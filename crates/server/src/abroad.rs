@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use percale_api::Problem;
-use percale_api::peer::{Outcome, Publication as Published, Publish, PublishCondition};
+use percale_api::peer::{Changes, Outcome, Publication as Published, Publish, PublishCondition};
 use percale_catalog::{
     Arrival, ArrivalBody, ArrivalEnd, ArrivalId, Catalog, Committed, Condition, CopyAnswer, NewCopy,
     Publication, Space, TaskHolder, ToldArrival,
@@ -20,7 +20,7 @@ use percale_catalog::{
 use percale_core::access::Caller;
 use percale_core::ids::{SiteId, VersionId};
 use percale_core::path::SpaceName;
-use percale_core::{ErrorCode, ObjectPath, Position};
+use percale_core::{ByteCount, ErrorCode, ObjectPath, Position};
 use percale_federation::tell::{Told, Wake, tell_copies};
 use percale_federation::{Acting, Fabric, follow};
 
@@ -90,6 +90,29 @@ impl Abroad {
             }
         }
         Ok(abroad)
+    }
+
+    /// Checks that a space has room for an object of so many bytes, before they are sent or staged in vain. The home decides: a refusal by
+    /// what is known of it here is looked at again once this site knows what the home does now.
+    ///
+    /// # Errors
+    /// `quota_exceeded`; `site_unavailable` if the home does not say; those of the catalog.
+    pub async fn require_quota(&self, path: &ObjectPath, size: ByteCount) -> Result<()> {
+        match self.catalog.require_quota(path, size).await {
+            Err(error) if error.code() == ErrorCode::QuotaExceeded => {}
+            checked => return Ok(checked?),
+        }
+        for space in self.spaces(path.space().into_iter().collect()).await?.into_values() {
+            let Some(home) = space.home else { continue };
+            let client = self.fabric.client(home, &Acting::Site)?;
+            let asked = Changes { positions: Vec::new(), known: None, wait_s: 0 };
+            let told = client.peer_changes(&asked).await.map_err(percale_federation::Error::from)?;
+            let now = told.homes.into_iter().flatten().find(|known| known.id == space.id);
+            if let Some(now) = now {
+                follow::caught_up(&self.fabric, now.position, CATCH_UP).await?;
+            }
+        }
+        Ok(self.catalog.require_quota(path, size).await?)
     }
 
     /// Publishes new versions, each with its own outcome. Answers once the homes have committed them.

@@ -456,7 +456,7 @@ async fn prepare_one(
     let store = app.stores.get(store).await?;
     let (token, size) = (token(lease, &name)?, ByteCount(size));
     // Also where another site decides: what it refuses would have to be staged again.
-    app.catalog.require_quota(&path, size).await?;
+    app.publisher.require_quota(&path, size).await?;
     let staged = match hash(&store, &token, size).await? {
         Some(staged) => Some(staged),
         None => begun(app, lease, &store, &token, size).await?,

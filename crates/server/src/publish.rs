@@ -16,7 +16,7 @@ use percale_core::access::Caller;
 use percale_core::digest::Digest;
 use percale_core::ids::{EntryId, LeaseId, SpaceId};
 use percale_core::tree::HashTree;
-use percale_core::{ErrorCode, FileMode, ObjectPath, Timestamp};
+use percale_core::{ByteCount, ErrorCode, FileMode, ObjectPath, Timestamp};
 use percale_mover::Room;
 use percale_store::failpoint::failpoint;
 use percale_store::{StageToken, Staged};
@@ -165,6 +165,14 @@ impl Publisher {
     pub async fn publish_many(&self, items: Vec<Item>) -> Vec<Result<Committed>> {
         let paths = paths_of(&items);
         self.all_settled(&paths, self.to.publish_direct(items).await).await
+    }
+
+    /// Checks that a space has room for an object of so many bytes: see [`Abroad::require_quota`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn require_quota(&self, path: &ObjectPath, size: ByteCount) -> Result<()> {
+        self.to.abroad.require_quota(path, size).await
     }
 
     /// Publishes objects that a host staged, under its own lease. The bytes of those that fail are staged as before: nobody else has

@@ -141,7 +141,7 @@ impl Uploads {
             return Err(ApiError::new(ErrorCode::PayloadTooLarge, detail).with_path(&new.path));
         }
         store.require_room(size).await.on_path(&new.path)?;
-        self.catalog.require_quota(&new.path, size).await.on_path(&new.path)?;
+        self.publisher.require_quota(&new.path, size).await.on_path(&new.path)?;
         let owner = owner_of(caller);
         let lease = self
             .catalog

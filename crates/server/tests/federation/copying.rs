@@ -62,6 +62,26 @@ async fn a_quota_holds_at_every_site() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_quota_that_was_raised_holds_at_once_at_every_site() {
+    let [_alps, baltic, coast] = with_archive().await;
+    let elsewhere = coast.user("alice").await;
+    coast.sees(&elsewhere, "/v1/entries/archive").await;
+    for round in 0..10 {
+        baltic.admin.patch("/v1/spaces/archive", json!({"quota": 1000})).await.expect(200);
+        eventually("the quota is known", async || {
+            let space = elsewhere.get("/v1/spaces/archive").await.expect(200);
+            (space["quota"] == 1000).then_some(())
+        })
+        .await;
+        let upload = json!({"path": format!("/archive/{round}"), "size": 2000});
+        let refused = elsewhere.post("/v1/uploads", upload.clone()).await;
+        refused.expect_problem_at("quota_exceeded", "coast");
+        baltic.admin.patch("/v1/spaces/archive", json!({"quota": 1_000_000})).await.expect(200);
+        elsewhere.post("/v1/uploads", upload).await.expect(201);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_tree_is_copied_into_the_space_of_another_home_by_a_third_site() {
     let [alps, baltic, coast] = with_archive().await;
     let (here, there, elsewhere) =
