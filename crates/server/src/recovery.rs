@@ -3,6 +3,8 @@
 //!
 //! Every step may be repeated: a server that dies in the middle leaves a lapsed lease, and the next one begins again.
 
+mod emptied;
+
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -16,6 +18,8 @@ use crate::error::Result;
 use crate::lease::{ServerLease, TTL};
 use crate::publish::{key, tree_key, undo_files};
 use crate::stores::Registry;
+
+use emptied::Emptied;
 
 /// How often lapsed leases are looked for.
 const EVERY: Duration = Duration::from_secs(5);
@@ -33,12 +37,13 @@ pub struct Recovery {
     lease: Option<std::sync::Arc<ServerLease>>,
     /// Under which fences leases lapsed that could not be undone yet: each take-over gives a lease another one.
     owed: Mutex<HashMap<LeaseId, Fence>>,
+    emptied: Emptied,
 }
 
 impl Recovery {
     /// Makes it for a server that has no lease yet.
     pub fn new(catalog: Catalog, stores: std::sync::Arc<Registry>, holder: String) -> Self {
-        Self { catalog, stores, holder, lease: None, owed: Mutex::default() }
+        Self { catalog, stores, holder, lease: None, owed: Mutex::default(), emptied: Emptied::default() }
     }
 
     /// Goes on under this server's lease.
@@ -153,7 +158,7 @@ impl Recovery {
 
     async fn collect_from(&self, store: StoreId) -> Result<usize> {
         let garbage = self.catalog.garbage(store, STEP).await?;
-        if garbage.is_empty() {
+        if garbage.is_empty() && !self.emptied.is_waiting(store) {
             return Ok(0);
         }
         let open = self.stores.get(store).await?;
@@ -188,9 +193,11 @@ impl Recovery {
         }
         let count = if failed.is_empty() { done.len() } else { 0 };
         let done: Vec<Garbage> = done.into_iter().map(|(one, _)| one).collect();
+        let keys: Vec<String> = done.iter().map(|one| one.key.clone()).collect();
         if !done.is_empty() {
             self.catalog.collected(done).await?;
         }
+        self.emptied.remove(&self.catalog, &open, &keys).await?;
         Ok(count)
     }
 }

@@ -5,6 +5,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod emptied;
 mod faults;
 mod following;
 mod passes;

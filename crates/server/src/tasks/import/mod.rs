@@ -8,7 +8,7 @@ mod chunk;
 mod hash;
 pub(crate) mod registrar;
 mod scan;
-mod source;
+pub(crate) mod source;
 mod watch;
 
 use std::sync::{Mutex, PoisonError};
@@ -74,7 +74,7 @@ pub(crate) async fn may_import(app: &AppState, caller: &Caller, import: &Import)
     }
     filter(import)?;
     authorize(&app.catalog, caller, to, Permission::Write).await?;
-    Source::find(app, source, to).await.map(drop)
+    Source::find(&app.catalog, source, to).await.map(drop)
 }
 
 /// Reads the filter of an import.
@@ -95,7 +95,7 @@ pub(super) async fn run(attempt: &Attempt, import: &Import) -> Result<()> {
         attempt.do_again_in(Duration::from_secs(seconds.into()));
     }
     let space = space_of(attempt, &import.to).await?;
-    let source = Source::find(app, &import.source, &import.to).await?;
+    let source = Source::find(&app.catalog, &import.source, &import.to).await?;
     let store = app.stores.get(source.store.id).await?.store.clone();
     let began = Instant::now();
     let watch = import.follow_s.and_then(|_| Watch::new(&source.root()?));

@@ -2,11 +2,11 @@
 
 use std::path::{Component, Path, PathBuf};
 
-use percale_catalog::{Store, StoreLayout};
+use percale_catalog::{Catalog, Store, StoreLayout};
 use percale_core::{ErrorCode, ObjectPath};
 use percale_store::StoreKey;
 
-use crate::{ApiError, AppState, Result};
+use crate::{ApiError, Result};
 
 /// What the places of buckets begin with.
 const BUCKETS: &str = "s3://";
@@ -32,7 +32,7 @@ impl Source {
     /// # Errors
     /// `InvalidRequest` for what is no absolute path and no `s3://BUCKET/…`, or is in two buckets of one name; `NotFound` if no native store of
     /// this site has it; `Unsupported` if a managed one has.
-    pub async fn find(app: &AppState, source: &str, to: &ObjectPath) -> Result<Self> {
+    pub async fn find(catalog: &Catalog, source: &str, to: &ObjectPath) -> Result<Self> {
         let path = Path::new(source);
         let parts = source.strip_prefix(BUCKETS).map_or(path, Path::new);
         let is_plain = |part: Component<'_>| matches!(part, Component::RootDir | Component::Normal(_));
@@ -43,8 +43,7 @@ impl Source {
                 "cannot import '{shown}': it is neither an absolute path nor s3://BUCKET/…, without '..'"
             )));
         }
-        let rows: Vec<Store> =
-            app.catalog.stores().await?.into_iter().filter(|row| row.site.is_none()).collect();
+        let rows: Vec<Store> = catalog.stores().await?.into_iter().filter(|row| row.site.is_none()).collect();
         let holds = rows.iter().filter_map(|row| {
             let place = place(row)?;
             let rest = path.strip_prefix(&place).ok()?.to_str()?.to_owned();
@@ -99,6 +98,17 @@ impl Source {
             Some(prefix) => key.strip_prefix(prefix.as_str()).unwrap_or_default().trim_start_matches('/'),
             None => key,
         }
+    }
+
+    /// Tells whether a directory is below the one that is imported, and is no other store's.
+    pub fn has_within(&self, dir: &StoreKey) -> bool {
+        let is_below = self.prefix.as_ref().is_none_or(|prefix| dir != prefix && dir.is_within(prefix));
+        is_below && !self.others.iter().any(|other| format!("{dir}/").starts_with(other))
+    }
+
+    /// Tells whether another import makes the same of the same directory.
+    pub fn is_same(&self, other: &Self) -> bool {
+        self.store.id == other.store.id && self.prefix == other.prefix && self.to == other.to
     }
 
     /// Returns a key, or a path that cannot have one, as the site's hosts name it.
