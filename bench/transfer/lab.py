@@ -7,6 +7,7 @@ steered. Each command is a new process.
 import contextlib
 import os
 import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -16,6 +17,8 @@ import sets
 from net import Emulated, Loopback
 from sites import PERCALE, fabric, remove
 
+# A million files take longest.
+PATIENCE_S = 600
 PLACES = ("near", "far", "desk")
 
 
@@ -101,8 +104,23 @@ class Lab:
             recursive = ["-r"] if is_tree else []
             took, ok, said = self.percale("desk", self.far, "cp", "-q", *recursive, "--to", "near", f"{target}{slash}", copy)
             self.note("cp --to", name, number, took, ok, said, **columns)
-            self.near.client("near", "rm", "-r", "-y", copy, check=False)
-        self.far.client("far", "rm", "-r", "-y", target, check=False)
+            self.forget(self.near, copy)
+        self.forget(self.far, target)
+
+    def forget(self, site, target):
+        """Removes an object or a tree at its site, and waits until its files are gone from all stores. A site looks for such files every few
+        seconds; that work would else fall into whatever is measured next."""
+        done = site.client(site.name, "rm", "-r", "-f", "-y", target, check=False)
+        deadline = time.monotonic() + PATIENCE_S
+        while done.returncode == 0 and self.has_files(target):
+            if time.monotonic() > deadline:
+                sys.exit(f"the files of {target} are still in a store {PATIENCE_S} s after it was removed")
+            time.sleep(0.05)
+
+    def has_files(self, target):
+        """Tells whether a store of a site has files by the name of an object, or below that."""
+        names = self.folder.glob(f"*/store/{target.removeprefix('percale:/')}")
+        return any(path.is_file() or any(below.is_file() for below in path.rglob("*")) for path in names)
 
     def drop(self, name):
         """Removes a set's files, which are made anew when they are wanted."""

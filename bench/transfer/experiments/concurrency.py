@@ -30,7 +30,7 @@ def measure(options, lines):
                 together(made, "put", name, number, [["put", "-q", source, path] for path in paths], columns)
                 together(made, "get", name, number, [["get", "-q", path, back] for path, back in zip(paths, backs, strict=True)], columns)
                 for path, back in zip(paths, backs, strict=True):
-                    made.far.client("far", "rm", "-y", path, check=False)
+                    made.forget(made.far, path)
                     remove(back)
 
 

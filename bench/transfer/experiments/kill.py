@@ -47,7 +47,7 @@ def disturbed(made, source, action, name, number):
         # Read at the site that was killed, whose copy it must be.
         said = made.wrong(receiver, f"percale:/far/{target}", source)
         ok = not said
-    made.far.client("far", "rm", "-y", f"percale:/far/{target}", check=False)
+    made.forget(made.far, f"percale:/far/{target}")
     resent = (twice - plain) / 1e6 if ok else 0
     made.note(action, name, number, seconds, ok, f"killed at {kill.at / 1e6:.1f} MB" if ok else said, unit="MB re-sent", value=resent)
 
@@ -95,7 +95,7 @@ def crossed(made, source, action, target, kill):
         client.wait()
     sent = made.net.line_bytes() - before
     if not kill:
-        made.far.client("far", "rm", "-y", path, check=False)
+        made.forget(made.far, path)
     # A transfer that was over before the kill proves nothing.
     return (sent if ended == "succeeded" and (kill is None or kill.at) else None), seconds
 

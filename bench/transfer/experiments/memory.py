@@ -39,7 +39,7 @@ def measure(options, lines):
             back = made.folder / "back"
             watched(made, "get", name, number, "near", made.far, ["get", "-q", "-r", f"{target}/", back], [made.far], columns)
             remove(back)
-            made.far.client("far", "rm", "-r", "-y", target)
+            made.forget(made.far, target)
         remove(many)
         huge = made.folder / "huge"
         with open(huge, "wb") as file:
@@ -49,7 +49,7 @@ def measure(options, lines):
             watched(made, "put", name, number, "near", made.far, ["put", "-q", huge, "percale:/far/huge"], [made.far], columns)
             watched(made, "get", name, number, "near", made.far, ["get", "-q", "percale:/far/huge", made.folder / "back"], [made.far], columns)
             remove(made.folder / "back")
-            made.far.client("far", "rm", "-y", "percale:/far/huge")
+            made.forget(made.far, "percale:/far/huge")
 
 
 def make_many(root, files):

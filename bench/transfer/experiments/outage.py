@@ -59,7 +59,7 @@ def cut(made, source, action, name, number, away):
         text = made.wrong(made.far if action == "put" else made.near, target, source)
         ok = not text
     made.note(action, name, number, seconds, ok, text, value=seconds, unit=f"s beyond {away} s")
-    made.far.client("far", "rm", "-y", target, check=False)
+    made.forget(made.far, target)
 
 
 def summarise(rows):

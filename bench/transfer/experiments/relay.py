@@ -54,7 +54,7 @@ def one(made, hub, action, giver, taker, source, name, number):
         ok = not said
     if number >= 0:
         made.note(action, name, number, took, ok, said)
-    giver.client(giver.name, "rm", "-y", target)
+    made.forget(giver, target)
 
 
 def stored(site):

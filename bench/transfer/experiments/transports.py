@@ -34,7 +34,7 @@ def measure(options, lines):
                     columns = {"files": 1, "bytes": sets.total(name)}
                     made.note("replicate", case, number, took, ok, said, value=sets.total(name) / took / 1e6, **columns)
                     made.note("processor", case, number, took, ok, said, value=processor, unit="s/GB", **columns)
-                made.far.client("far", "rm", "-y", target)
+                made.forget(made.far, target)
 
 
 def summarise(rows):

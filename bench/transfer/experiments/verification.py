@@ -54,7 +54,7 @@ def measure(options, lines):
                         note(made, f"{action}: {what}", "percale", name, number, took, cpu * share)
                     remove(back)
             for path in (target, f"{target}-again"):
-                made.far.client("far", "rm", "-f", "-y", path)
+                made.forget(made.far, path)
 
 
 def note(made, action, tool, name, number, took, cpu, ok=True, said=""):
