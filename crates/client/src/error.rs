@@ -112,8 +112,9 @@ impl Error {
         Self::new(ErrorKind::Local, code, operation, detail).with_source(source)
     }
 
-    /// `reqwest` puts the URL into its texts; it may hold a ticket, so it is left out.
+    /// `reqwest` puts the URL into its texts; it may hold a ticket, so only the site's address is named.
     pub(crate) fn transport(operation: impl Into<String>, error: reqwest::Error) -> Self {
+        let address = error.url().map(|url| url.origin().ascii_serialization());
         let error = error.without_url();
         let (kind, code) = if error.is_timeout() {
             (ErrorKind::Timeout, ErrorCode::Timeout)
@@ -123,11 +124,16 @@ impl Error {
             // Also what it calls a fault of decoding: no body is decoded there, so the connection broke within it.
             (ErrorKind::Connection, ErrorCode::SiteUnavailable)
         };
-        let mut detail = error.to_string();
+        let mut detail = match address {
+            Some(address) if error.is_connect() => format!("no connection to {address}"),
+            Some(address) => format!("{address}: {error}"),
+            None => error.to_string(),
+        };
         let mut cause: Option<&(dyn std::error::Error + 'static)> = std::error::Error::source(&error);
         while let Some(inner) = cause {
             let text = inner.to_string();
-            if !detail.contains(&text) {
+            // What a library calls its step says nothing beside what follows.
+            if !detail.contains(&text) && text != "client error (Connect)" {
                 detail = format!("{detail}: {text}");
             }
             cause = inner.source();

@@ -127,3 +127,15 @@ async fn silence_ends_and_junk_is_no_site() {
     let error = client.site().await.unwrap_err();
     assert!(error.to_string().contains("302"), "{error}");
 }
+
+#[tokio::test]
+async fn a_site_that_is_not_there_is_named() {
+    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let mut options = ClientOptions::new(format!("http://{closed}"));
+    options.retry.give_up_after = Duration::ZERO;
+    let error = Client::new(options).unwrap().whoami().await.unwrap_err();
+    assert_eq!((error.kind(), error.code()), (ErrorKind::Connection, ErrorCode::SiteUnavailable));
+    let text = error.to_string();
+    assert!(text.contains(&format!("no connection to http://{closed}: ")), "{text}");
+    assert!(text.contains("refused") && !text.contains("client error"), "{text}");
+}

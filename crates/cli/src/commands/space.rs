@@ -11,7 +11,7 @@ use super::store::word;
 use crate::address::show as show_path;
 use crate::context::Context;
 use crate::failure::{Failure, Result};
-use crate::output::time;
+use crate::output::{count, time};
 
 /// `percale space`
 #[derive(Debug, Subcommand)]
@@ -295,13 +295,13 @@ fn promoted(made: &Promoted) -> String {
     if let Some(heard) = &made.heard {
         lines.push(format!("heard of  {heard}"));
     }
-    lines.push(format!("lost      {} records that are known of", made.lost));
+    lines.push(format!("lost      {} known of", count(made.lost, "record")));
     lines.join("\n")
 }
 
 fn show(space: &Space) -> String {
     let unread = match space.unread {
-        Some(unread) if unread > 0 => format!(", {unread} records to look at"),
+        Some(unread) if unread > 0 => format!(", {} to look at", count(unread, "record")),
         _ => String::new(),
     };
     let used = match space.quota {
