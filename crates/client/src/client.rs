@@ -2,25 +2,26 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures::Stream;
 use percale_api::{fields, media};
-use percale_core::{ErrorCode, ObjectPath, Rate, Timestamp};
+use percale_core::{ErrorCode, Rate, Timestamp};
 use percale_mover::limit::most_streams;
 use percale_mover::{Bucket, Streams};
 use percale_trust::Secret;
 use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, DATE, HeaderMap, HeaderValue};
 use reqwest::{Method, Response, StatusCode, Url};
-use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 use uuid::Uuid;
 
 use crate::answer::parse_json;
+use crate::bases::{Bases, RoundTrip};
 use crate::body::{LastSent, Passed};
+use crate::call::{Answer, Call, Repeat};
 use crate::control::Raw;
 use crate::elsewhere::Elsewhere;
 use crate::error::{Error, ErrorKind};
@@ -128,152 +129,6 @@ impl std::fmt::Debug for OnTime {
     }
 }
 
-/// The shortest round trip to a site, from how long its answers took.
-#[derive(Debug, Default)]
-struct RoundTrip(AtomicU64);
-
-impl RoundTrip {
-    /// Notes that an answer took so long. The first one of all came over a new connection, and took three round trips: TCP,
-    /// TLS, the request.
-    fn note(&self, took: Duration, is_first: bool) {
-        let took = if is_first { took / 3 } else { took };
-        let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX).max(1);
-        let _ =
-            self.0.fetch_update(Relaxed, Relaxed, |known| (known == 0 || micros < known).then_some(micros));
-    }
-
-    fn shortest(&self) -> Option<Duration> {
-        Some(self.0.load(Relaxed)).filter(|micros| *micros > 0).map(Duration::from_micros)
-    }
-}
-
-/// The URLs of a site, each with a slash at its end, and which of them is asked now.
-#[derive(Debug)]
-struct Bases {
-    urls: Vec<Url>,
-    current: AtomicUsize,
-}
-
-impl Bases {
-    /// Returns the URL that is asked now.
-    fn now(&self) -> &Url {
-        &self.urls[self.current.load(Relaxed) % self.urls.len()]
-    }
-
-    /// Has the next URL asked from now on, since this one did not answer, unless somebody has turned already.
-    fn turn_from(&self, at: usize) {
-        let next = (at + 1) % self.urls.len();
-        let _ = self.current.compare_exchange(at, next, Relaxed, Relaxed);
-    }
-
-    /// Returns the number of the URL that a request goes to.
-    fn of(&self, url: &Url) -> usize {
-        self.urls.iter().position(|base| url.as_str().starts_with(base.as_str())).unwrap_or_default()
-    }
-
-    /// Sends a request to the URL that is asked now, in place of another one.
-    fn redirect(&self, url: &mut Url, from: usize) -> Option<()> {
-        let rest = url.as_str().strip_prefix(self.urls.get(from)?.as_str())?;
-        *url = Url::parse(&format!("{}{rest}", self.now())).ok()?;
-        Some(())
-    }
-}
-
-/// What a repeated request does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Repeat {
-    /// It may be sent again, whatever became of the first one.
-    Safe,
-    /// The same, thanks to an idempotency key that the call gets.
-    Keyed,
-    /// Only sent again if the first one did not reach the server.
-    Never,
-}
-
-/// One request, before it is sent.
-pub(crate) struct Call {
-    operation: String,
-    method: Method,
-    path: String,
-    query: Vec<(&'static str, String)>,
-    headers: HeaderMap,
-    json: Option<Bytes>,
-    repeat: Repeat,
-}
-
-/// An answer with its whole body.
-pub(crate) struct Answer {
-    pub status: StatusCode,
-    pub headers: HeaderMap,
-    pub body: Bytes,
-}
-
-impl Call {
-    /// `operation` completes "cannot …"; `path` is already percent-encoded.
-    pub fn new(operation: impl Into<String>, method: Method, path: impl Into<String>) -> Self {
-        let repeat =
-            if method == Method::POST || method == Method::PATCH { Repeat::Never } else { Repeat::Safe };
-        Self {
-            operation: operation.into(),
-            method,
-            path: path.into(),
-            query: Vec::new(),
-            headers: HeaderMap::new(),
-            json: None,
-            repeat,
-        }
-    }
-
-    pub fn query(mut self, name: &'static str, value: impl ToString) -> Self {
-        self.query.push((name, value.to_string()));
-        self
-    }
-
-    pub fn flag(self, name: &'static str, on: bool) -> Self {
-        if on { self.query(name, "true") } else { self }
-    }
-
-    pub fn optional(self, name: &'static str, value: Option<impl ToString>) -> Self {
-        match value {
-            Some(value) => self.query(name, value),
-            None => self,
-        }
-    }
-
-    pub fn header(mut self, name: &'static str, value: &str) -> Self {
-        // Values are made by us (ids, dates); one that is not a header value is left out by never being made.
-        if let Ok(value) = HeaderValue::from_str(value) {
-            self.headers.insert(name, value);
-        }
-        self
-    }
-
-    /// A value that is not shown where requests are.
-    pub fn secret_header(mut self, name: &'static str, value: &str) -> Self {
-        if let Ok(mut value) = HeaderValue::from_str(value) {
-            value.set_sensitive(true);
-            self.headers.insert(name, value);
-        }
-        self
-    }
-
-    /// Has the server wait for what the call needs, so long at most.
-    pub fn wait(self, wait: Duration) -> Self {
-        self.header(fields::PREFER, &format!("wait={}", wait.as_secs()))
-    }
-
-    pub fn json(mut self, body: &impl Serialize) -> Self {
-        self.json =
-            Some(serde_json::to_vec(body).expect("wire types have string keys and cannot fail").into());
-        self
-    }
-
-    pub fn repeat(mut self, repeat: Repeat) -> Self {
-        self.repeat = repeat;
-        self
-    }
-}
-
 impl Client {
     /// Makes a client. Nothing is sent yet.
     ///
@@ -348,7 +203,7 @@ impl Client {
         Ok(Self {
             inner: Arc::new(Inner {
                 http,
-                bases: Arc::new(Bases { urls, current: AtomicUsize::new(0) }),
+                bases: Arc::new(Bases::new(urls)),
                 retry: options.retry,
                 streams,
                 limit,
@@ -634,7 +489,7 @@ impl Client {
     ) -> crate::Result<Response> {
         let bases = &*self.inner.bases;
         let mut request = request.build().map_err(|error| Error::transport(operation, error))?;
-        for left in (0..bases.urls.len()).rev() {
+        for left in (0..bases.count()).rev() {
             let at = bases.of(request.url());
             let again = if left > 0 { request.try_clone() } else { None };
             let error = match self.answered_once(operation, request, sent).await {
@@ -722,44 +577,9 @@ fn is_loopback(host: &str) -> bool {
     host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
-/// Percent-encodes a path of the namespace by component, behind a prefix: `/v1/data/climate/a%20b.nc`.
-pub fn encode_path(prefix: &str, path: &ObjectPath) -> String {
-    let mut encoded = String::with_capacity(prefix.len() + path.as_str().len() + 8);
-    encoded.push_str(prefix);
-    for name in path.components() {
-        encoded.push('/');
-        encode_component(&mut encoded, name);
-    }
-    if path.is_root() {
-        encoded.push('/');
-    }
-    encoded
-}
-
-/// Leaves only the unreserved characters of RFC 3986 as they are.
-pub(crate) fn encode_component(encoded: &mut String, name: &str) {
-    const HEX: &[u8; 16] = b"0123456789ABCDEF";
-    for byte in name.bytes() {
-        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~') {
-            encoded.push(char::from(byte));
-        } else {
-            encoded.push('%');
-            encoded.push(char::from(HEX[usize::from(byte >> 4)]));
-            encoded.push(char::from(HEX[usize::from(byte & 15)]));
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn paths_are_encoded_by_component() {
-        let path: ObjectPath = "/climate/a b/50%/ä#?.nc".parse().unwrap();
-        assert_eq!(encode_path("/v1/data", &path), "/v1/data/climate/a%20b/50%25/%C3%A4%23%3F.nc");
-        assert_eq!(encode_path("/v1/list", &ObjectPath::root()), "/v1/list/");
-    }
 
     #[test]
     fn a_token_never_travels_unencrypted() {
@@ -777,18 +597,5 @@ mod tests {
         for url in ["", "data.example.org", "ftp://x/", "//x"] {
             assert!(with_token(url).is_err(), "{url:?}");
         }
-    }
-
-    #[test]
-    fn the_shortest_round_trip_counts_and_a_first_answer_takes_three() {
-        let rtt = RoundTrip::default();
-        assert_eq!(rtt.shortest(), None);
-        let ms = Duration::from_millis;
-        rtt.note(ms(150), true);
-        assert_eq!(rtt.shortest(), Some(ms(50)));
-        rtt.note(ms(80), false);
-        assert_eq!(rtt.shortest(), Some(ms(50)));
-        rtt.note(ms(49), false);
-        assert_eq!(rtt.shortest(), Some(ms(49)));
     }
 }

@@ -9,7 +9,8 @@ use percale_core::path::SpaceName;
 use reqwest::header::ACCEPT;
 use reqwest::{Method, Response};
 
-use crate::client::{Call, Client};
+use crate::call::Call;
+use crate::client::Client;
 use crate::error::{Error, ErrorKind};
 
 /// Largest event: a packed record of a batch of thousands.

@@ -3,6 +3,7 @@
 //! | module | holds |
 //! |---|---|
 //! | [`client`] | [`Client`]: connections, retries, errors |
+//! | `call` | one request, before it is sent |
 //! | `control` | the typed calls: one method of [`Client`] for each address |
 //! | `mounts` | the calls of a mount |
 //! | [`put`] | local files and trees into the fabric |
@@ -21,7 +22,9 @@
 //! a few megabytes for each stream, and for a tree one directory's listing on each level.
 
 mod answer;
+mod bases;
 mod body;
+mod call;
 pub mod client;
 mod control;
 mod elsewhere;
@@ -48,7 +51,8 @@ mod upload;
 mod walk;
 
 pub use body::Passed;
-pub use client::{Client, ClientOptions, encode_path};
+pub use call::encode_path;
+pub use client::{Client, ClientOptions};
 pub use control::{ListOptions, Raw, Search};
 pub use error::{Error, ErrorKind, Retry};
 pub use mounts::Listing;

@@ -10,7 +10,8 @@ use percale_core::{ErrorCode, ObjectPath, Position};
 use reqwest::Method;
 
 use crate::answer::parse_json;
-use crate::client::{Call, Client, Repeat, encode_path};
+use crate::call::{Call, Repeat, encode_path};
+use crate::client::Client;
 use crate::error::{Error, ErrorKind};
 
 /// A part of a collection as a mount sees it.

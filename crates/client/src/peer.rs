@@ -15,7 +15,8 @@ use percale_core::{ErrorCode, Position};
 use reqwest::header::{ACCEPT, CONNECTION, UPGRADE};
 use reqwest::{Method, Response, StatusCode};
 
-use crate::client::{Call, Client, Repeat};
+use crate::call::{Call, Repeat};
+use crate::client::Client;
 use crate::error::{Error, ErrorKind};
 
 /// A connection that has left HTTP, both ways.

@@ -15,7 +15,8 @@ use percale_mover::{Decoder, Frame, FrameError, StreamKey};
 use reqwest::header::ACCEPT;
 use reqwest::{Method, Response};
 
-use crate::client::{Call, Client};
+use crate::call::Call;
+use crate::client::Client;
 use crate::elsewhere::{Elsewhere, Place, Places};
 use crate::error::{Error, ErrorKind, Retry};
 use crate::plain::{Plain, PlainConnection, Transport};

@@ -13,7 +13,8 @@ use reqwest::Method;
 
 use crate::answer::parse_json;
 use crate::body::{Parts, Pieces, body};
-use crate::client::{Call, Client};
+use crate::call::Call;
+use crate::client::Client;
 use crate::error::{Error, ErrorKind, Retry};
 use crate::feed::{Taker, Wanted};
 use crate::local::{Buffers, Source};

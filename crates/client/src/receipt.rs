@@ -12,7 +12,8 @@ use percale_trust::{ReceiptSeal, Signatory, SignedError, SitePublicKey};
 use reqwest::{Method, Response};
 use serde::de::DeserializeOwned;
 
-use crate::client::{Call, Client};
+use crate::call::Call;
+use crate::client::Client;
 
 /// Longest line: a path of the longest names, each byte of it escaped.
 const MAX_LINE: u64 = 1 << 20;

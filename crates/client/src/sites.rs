@@ -10,7 +10,8 @@ use percale_api::peer::{
 };
 use reqwest::Method;
 
-use crate::client::{Call, Client, Repeat};
+use crate::call::{Call, Repeat};
+use crate::client::Client;
 use crate::control::component;
 
 impl Client {

@@ -26,7 +26,8 @@ use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 
 use crate::body::{Parts, Pieces, body};
-use crate::client::{Call, Client, MAX_STREAMS};
+use crate::call::Call;
+use crate::client::{Client, MAX_STREAMS};
 use crate::error::{Error, ErrorKind, Retry};
 use crate::local::{Buffers, Source};
 use crate::progress::{Active, Progress};
