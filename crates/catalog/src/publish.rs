@@ -2,7 +2,7 @@
 
 pub(crate) mod version;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use percale_core::ids::{EntryId, Fence, LeaseId, VersionId};
 use percale_core::{ByteCount, ObjectPath};
@@ -60,12 +60,14 @@ impl Catalog {
         each(count, self.change(CommitAll(written)).await)
     }
 
-    /// Checks, before bytes are sent, that the quota of the space leaves room for an object of so many. The commit decides.
+    /// Checks, before bytes are sent, that the quotas of spaces leave room for objects of so many, each by itself, in their order. The commit
+    /// decides.
     ///
     /// # Errors
     /// `QuotaExceeded`
-    pub async fn require_quota(&self, path: &ObjectPath, size: ByteCount) -> Result<()> {
-        self.ask(RequireQuota { path: path.clone(), size }).await
+    pub async fn require_quotas(&self, wanted: Vec<(ObjectPath, ByteCount)>) -> Vec<Result<()>> {
+        let count = wanted.len();
+        each(count, self.ask(RequireQuotas(wanted)).await)
     }
 
     /// Gives up prepared publications whose bytes were removed. Those that are not there any more are passed over.
@@ -298,24 +300,34 @@ async fn commit_one<T: Tx>(batch: &mut Batch<'_, T>, commit: &Commit) -> Result<
     Ok(decided)
 }
 
-struct RequireQuota {
-    path: ObjectPath,
-    size: ByteCount,
-}
+struct RequireQuotas(Vec<(ObjectPath, ByteCount)>);
 
-impl Query for RequireQuota {
-    type Out = ();
+impl Query for RequireQuotas {
+    type Out = Vec<Result<()>>;
     const SNAPSHOT: bool = false;
-    async fn run<T: Tx>(&self, tx: &T) -> Result<()> {
-        let Self { path, size } = self;
-        // The commit says better what else is the matter with the path.
-        let Some(resolved) = resolve(tx, path).await? else { return Ok(()) };
-        let space = &resolved.space.space;
-        if space.quota.is_none() {
-            return Ok(());
+    async fn run<T: Tx>(&self, tx: &T) -> Result<Vec<Result<()>>> {
+        let mut unbounded = HashSet::new();
+        let mut outcomes = Vec::with_capacity(self.0.len());
+        for (path, size) in &self.0 {
+            if path.space().is_some_and(|space| unbounded.contains(&space)) {
+                outcomes.push(Ok(()));
+                continue;
+            }
+            // The commit says better what else is the matter with the path.
+            let Some(resolved) = resolve(tx, path).await? else {
+                outcomes.push(Ok(()));
+                continue;
+            };
+            let space = &resolved.space.space;
+            if space.quota.is_none() {
+                unbounded.insert(space.name.clone());
+                outcomes.push(Ok(()));
+                continue;
+            }
+            let used = used::of_spaces(tx, vec![space.id]).await?.remove(&space.id).unwrap_or_default();
+            outcomes.push(check_quota(space, used, path.as_str(), resolved.target(path).ok(), *size));
         }
-        let used = used::of_spaces(tx, vec![space.id]).await?.remove(&space.id).unwrap_or_default();
-        check_quota(space, used, path.as_str(), resolved.target(path).ok(), *size)
+        Ok(outcomes)
     }
 }
 

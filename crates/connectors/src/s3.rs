@@ -304,6 +304,14 @@ impl Store for S3 {
         Ok(results)
     }
 
+    async fn read_staged(
+        &self,
+        _tokens: Vec<StageToken>,
+        _most: ByteCount,
+    ) -> Result<Vec<Result<Option<(Staged, Bytes)>>>> {
+        Err(unsupported(Operation::ReadStaged, "parts of an object cannot be read before it is whole"))
+    }
+
     async fn read_back(&self, token: &StageToken) -> Result<Box<dyn ReadStream>> {
         Err(unsupported(Operation::ReadBack, "a bucket does not say where it reads from").on(token))
     }

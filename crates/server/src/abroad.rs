@@ -92,17 +92,34 @@ impl Abroad {
         Ok(abroad)
     }
 
-    /// Checks that a space has room for an object of so many bytes, before they are sent or staged in vain. The home decides: a refusal by
-    /// what is known of it here is looked at again once this site knows what the home does now.
+    /// Checks that spaces have room for objects of so many bytes, each by itself, before they are sent or staged in vain. The home decides: a
+    /// refusal by what is known of it here is looked at again once this site knows what the home does now.
     ///
     /// # Errors
     /// `quota_exceeded`; `site_unavailable` if the home does not say; those of the catalog.
-    pub async fn require_quota(&self, path: &ObjectPath, size: ByteCount) -> Result<()> {
-        match self.catalog.require_quota(path, size).await {
-            Err(error) if error.code() == ErrorCode::QuotaExceeded => {}
-            checked => return Ok(checked?),
+    pub async fn require_quotas(&self, wanted: Vec<(ObjectPath, ByteCount)>) -> Vec<Result<()>> {
+        let outcomes = self.catalog.require_quotas(wanted.clone()).await;
+        let mut outcomes: Vec<Result<()>> =
+            outcomes.into_iter().map(|outcome| outcome.map_err(Into::into)).collect();
+        let is_over = |outcome: &Result<()>| {
+            outcome.as_ref().is_err_and(|error| error.code() == ErrorCode::QuotaExceeded)
+        };
+        let over: Vec<usize> = (0..outcomes.len()).filter(|at| is_over(&outcomes[*at])).collect();
+        if over.is_empty() {
+            return outcomes;
         }
-        for space in self.spaces(path.space().into_iter().collect()).await?.into_values() {
+        let again: Vec<_> = over.iter().map(|at| wanted[*at].clone()).collect();
+        let spaces = again.iter().filter_map(|(path, _)| path.space()).collect();
+        let caught_up = self.catch_up(spaces).await;
+        for (at, outcome) in over.into_iter().zip(self.catalog.require_quotas(again).await) {
+            outcomes[at] = caught_up.clone().and(outcome.map_err(Into::into));
+        }
+        outcomes
+    }
+
+    /// Waits until what the homes of spaces have done by now is known here.
+    async fn catch_up(&self, spaces: HashSet<SpaceName>) -> Result<()> {
+        for space in self.spaces(spaces).await?.into_values() {
             let Some(home) = space.home else { continue };
             let client = self.fabric.client(home, &Acting::Site)?;
             let asked = Changes { positions: Vec::new(), known: None, wait_s: 0 };
@@ -112,7 +129,7 @@ impl Abroad {
                 follow::caught_up(&self.fabric, now.position, CATCH_UP).await?;
             }
         }
-        Ok(self.catalog.require_quota(path, size).await?)
+        Ok(())
     }
 
     /// Publishes new versions, each with its own outcome. Answers once the homes have committed them.

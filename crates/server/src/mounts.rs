@@ -4,6 +4,7 @@
 //! way of all publications (`docs/design/publishing.md`).
 
 mod in_place;
+mod staged;
 
 pub use in_place::end_writing;
 
@@ -12,28 +13,24 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures::{StreamExt as _, stream};
 use http::{HeaderValue, StatusCode, header};
 use percale_api::entries::{Entry, Move, NewLink};
 use percale_api::fields;
 use percale_api::mounts::{Mount, MountChange, MountDone, MountResult, MountStore, NewMount};
-use percale_catalog::{Lease, LeaseKind, RemoveOptions, RenameOptions, StoreLayout, StoreState, TaskHolder};
+use percale_catalog::{Lease, LeaseKind, RemoveOptions, RenameOptions, StoreLayout, StoreState};
 use percale_client::encode_path;
 use percale_core::access::Caller;
 use percale_core::ids::LeaseId;
-use percale_core::tree::{GROUP_SIZE, HashTree, TreeHasher};
-use percale_core::{ByteCount, ByteRange, ErrorCode, ObjectPath, Position};
+use percale_core::{ErrorCode, ObjectPath, Position};
 use percale_federation::Member;
 use percale_store::failpoint::failpoint;
-use percale_store::{SmallFile, StageOptions, StageToken, Staged};
+use percale_store::{SmallFile, StageToken};
 
 use crate::abroad::from_problem;
 use crate::http::auth::{Session, require_user};
 use crate::http::entries::attributes;
 use crate::http::extract::{MAX_JSON_BYTES, parse_json};
 use crate::http::forward::{home_of, to_site};
-use crate::http::uploads::condition;
-use crate::publish::{self, NewObject, StagedContent, find_published};
 use crate::stores::OpenStore;
 use crate::upload::owner_of;
 use crate::{ApiError, AppState, Result};
@@ -43,8 +40,6 @@ fn ttl(app: &AppState) -> Duration {
     app.config.uploads.lease
 }
 
-/// Staged files that are hashed side by side.
-const HASHED_AT_ONCE: usize = 8;
 /// Longest name of a host, in bytes: what DNS allows.
 const MAX_HOST_BYTES: usize = 255;
 
@@ -229,7 +224,7 @@ async fn alike(
 ) -> Vec<Result<MountDone>> {
     match changes.first() {
         None => Vec::new(),
-        Some(MountChange::Publish { .. }) => publish_all(app, &session.caller, lease, changes).await,
+        Some(MountChange::Publish { .. }) => staged::publish_all(app, &session.caller, lease, changes).await,
         Some(MountChange::Writing { .. }) => in_place::begin(app, &session.caller, changes).await,
         Some(MountChange::Written { .. }) => in_place::end(app, &session.caller, changes).await,
         // None of them is about the same object.
@@ -370,178 +365,6 @@ async fn at_home(
     let entry = if body.is_empty() { None } else { Some(parse_json::<Entry>(&body)?.id) };
     let position = position.and_then(|position| position.to_str().ok().map(str::to_owned));
     Ok(MountDone { entry, position, ..MountDone::default() })
-}
-
-/// Publishes staged files.
-async fn publish_all(
-    app: &AppState,
-    caller: &Caller,
-    lease: &Lease,
-    changes: Vec<MountChange>,
-) -> Vec<Result<MountDone>> {
-    let wanted = stream::iter(changes.clone());
-    let prepared = wanted.map(|change| prepare(app, caller, lease, change));
-    let prepared: Vec<Result<Option<_>>> = prepared.buffered(HASHED_AT_ONCE).collect().await;
-    // What a file became is filled in where it is published now.
-    let (mut items, mut places, mut outcomes) = (Vec::new(), Vec::new(), Vec::with_capacity(prepared.len()));
-    for (change, one) in changes.iter().zip(prepared) {
-        outcomes.push(match one {
-            Ok(Some(item)) => {
-                items.push(item);
-                places.push(outcomes.len());
-                Err(ApiError::internal("a publication ended without a result"))
-            }
-            Ok(None) => made_before(app, caller, change).await,
-            Err(error) => Err(error),
-        });
-    }
-    let roots: Vec<_> = items.iter().map(|(_, content)| content.tree.root()).collect();
-    let holder = TaskHolder { lease: lease.id, fence: lease.fence };
-    let published = app.publisher.publish_staged(holder, items).await;
-    for ((at, root), committed) in places.into_iter().zip(roots).zip(published) {
-        let outcome = committed.map(|committed| MountDone {
-            entry: Some(committed.entry),
-            version: Some(committed.version),
-            root: Some(root),
-            ..done(committed.position)
-        });
-        if let Some(place) = outcomes.get_mut(at) {
-            *place = outcome;
-        }
-    }
-    outcomes
-}
-
-/// Returns what a publication made whose answer was lost: its staged file is gone, and the object is what it would be.
-///
-/// # Errors
-/// `version_changed` if the object is not that.
-async fn made_before(app: &AppState, caller: &Caller, change: &MountChange) -> Result<MountDone> {
-    let path = change.path();
-    let not_staged =
-        || ApiError::new(ErrorCode::VersionChanged, "the file is not staged any more").with_path(path);
-    let MountChange::Publish { size, mtime, .. } = change else { return Err(not_staged()) };
-    let entry = match app.catalog.stat(caller, path).await {
-        Ok(entry) => entry,
-        Err(error) if error.code() == ErrorCode::NotFound => return Err(not_staged()),
-        Err(error) => return Err(ApiError::from(error).with_path(path)),
-    };
-    let content = entry.content.filter(|content| content.size.0 == *size && content.mtime == Some(*mtime));
-    let content = content.ok_or_else(not_staged)?;
-    let (version, root) = (Some(content.version), content.root);
-    Ok(MountDone { entry: Some(entry.id), version, root, position: None })
-}
-
-/// Hashes a staged file; nothing if it is not staged any more.
-async fn prepare(
-    app: &AppState,
-    caller: &Caller,
-    lease: &Lease,
-    change: MountChange,
-) -> Result<Option<(NewObject, StagedContent)>> {
-    let path = change.path().clone();
-    prepare_one(app, caller, lease, change).await.map_err(|error| error.with_path(path))
-}
-
-async fn prepare_one(
-    app: &AppState,
-    caller: &Caller,
-    lease: &Lease,
-    change: MountChange,
-) -> Result<Option<(NewObject, StagedContent)>> {
-    let MountChange::Publish { path, store, token: name, size, mtime, mode, condition: wanted } = change
-    else {
-        return Err(ApiError::internal("only staged files are published"));
-    };
-    let store = app.stores.get(store).await?;
-    let (token, size) = (token(lease, &name)?, ByteCount(size));
-    // Also where another site decides: what it refuses would have to be staged again.
-    app.publisher.require_quota(&path, size).await?;
-    let staged = match hash(&store, &token, size).await? {
-        Some(staged) => Some(staged),
-        None => begun(app, lease, &store, &token, size).await?,
-    };
-    let Some((staged, tree)) = staged else { return Ok(None) };
-    let object = NewObject {
-        caller: caller.clone(),
-        delegation: None,
-        path,
-        parents: false,
-        condition: condition(wanted),
-        mtime: Some(mtime),
-        mode,
-        digests: Vec::new(),
-        answer: None,
-    };
-    Ok(Some((object, StagedContent { store, staged, tree })))
-}
-
-/// Finds a file that has its key already, since a server that published it died then.
-async fn begun(
-    app: &AppState,
-    lease: &Lease,
-    store: &OpenStore,
-    token: &StageToken,
-    size: ByteCount,
-) -> Result<Option<(Staged, HashTree)>> {
-    let name = token.to_string();
-    let intents = app.catalog.intents_of(lease.id).await?;
-    if let Some(row) = intents.into_iter().find(|row| row.token == name) {
-        let keys =
-            [publish::key(&row.intent.key)?, publish::version_key(row.intent.space, row.intent.version)?];
-        return find_published(store, keys, (token, row.identity.as_deref()), size).await;
-    }
-    let arrivals = app.catalog.arrivals_of(lease.id).await?;
-    let Some(arrival) = arrivals.into_iter().find(|arrival| arrival.token == name) else { return Ok(None) };
-    let keys = [publish::key(&arrival.key)?, crate::abroad::own_key(arrival.id)?];
-    find_published(store, keys, (token, arrival.identity.as_deref()), size).await
-}
-
-/// Reads a staged file through; nothing if there is none.
-///
-/// # Errors
-/// `version_changed` if it does not have the size that was said: it is being written.
-async fn hash(store: &OpenStore, token: &StageToken, size: ByteCount) -> Result<Option<(Staged, HashTree)>> {
-    let stage = store.store.stage(StageOptions::new(token.clone()).resume()).await?;
-    let changed = |there: ByteCount| {
-        let detail = format!("the staged file has {there}, not the {size} that were announced");
-        ApiError::new(ErrorCode::VersionChanged, detail)
-    };
-    let there = stage.size().await?;
-    if there == ByteCount::ZERO && size != ByteCount::ZERO {
-        // It was begun just now, by looking.
-        drop(stage);
-        store.store.discard(token).await?;
-        return Ok(None);
-    }
-    if there != size {
-        return Err(changed(there));
-    }
-    let mut hasher = TreeHasher::new();
-    let mut at = 0;
-    while at < size.0 {
-        let bytes = stage.read_at(ByteRange::at(at, GROUP_SIZE.min(size.0 - at))).await?;
-        if bytes.is_empty() {
-            return Err(changed(ByteCount(at)));
-        }
-        at += bytes.len() as u64;
-        hasher = match bytes.len() {
-            // Less than what handing it to another thread costs.
-            ..=65_536 => {
-                hasher.update(&bytes);
-                hasher
-            }
-            _ => {
-                let hashed = tokio::task::spawn_blocking(move || {
-                    hasher.update(&bytes);
-                    hasher
-                });
-                hashed.await.map_err(|error| ApiError::internal("hashing did not end").with_source(error))?
-            }
-        };
-    }
-    let staged = stage.finish().await?;
-    Ok(Some((staged, hasher.finish())))
 }
 
 #[cfg(test)]

@@ -167,12 +167,18 @@ impl Publisher {
         self.all_settled(&paths, self.to.publish_direct(items).await).await
     }
 
-    /// Checks that a space has room for an object of so many bytes: see [`Abroad::require_quota`].
+    /// Checks that a space has room for an object of so many bytes: see [`Abroad::require_quotas`].
     ///
     /// # Errors
     /// As there.
     pub async fn require_quota(&self, path: &ObjectPath, size: ByteCount) -> Result<()> {
-        self.to.abroad.require_quota(path, size).await
+        let mut outcomes = self.require_quotas(vec![(path.clone(), size)]).await;
+        outcomes.pop().unwrap_or(Ok(()))
+    }
+
+    /// The same for many objects, each by itself, in their order.
+    pub async fn require_quotas(&self, wanted: Vec<(ObjectPath, ByteCount)>) -> Vec<Result<()>> {
+        self.to.abroad.require_quotas(wanted).await
     }
 
     /// Publishes objects that a host staged, under its own lease. The bytes of those that fail are staged as before: nobody else has

@@ -228,6 +228,25 @@ impl Store for Memory {
         Ok(results)
     }
 
+    async fn read_staged(
+        &self,
+        tokens: Vec<StageToken>,
+        most: ByteCount,
+    ) -> Result<Vec<Result<Option<(Staged, Bytes)>>>> {
+        self.shared.unsupported(
+            self.shared.write().resumable,
+            Operation::ReadStaged,
+            "no durable staged files",
+        )?;
+        let tree = self.shared.tree();
+        let read = |token: &StageToken| {
+            let staged = tree.staged.get(token)?;
+            let len = most.0.min(staged.bytes.len() as u64) as usize;
+            Some((staged.describe(token), Bytes::copy_from_slice(&staged.bytes[..len])))
+        };
+        Ok(tokens.iter().map(|token| Ok(read(token))).collect())
+    }
+
     async fn read_back(&self, token: &StageToken) -> Result<Box<dyn ReadStream>> {
         Err(Error::unsupported(Operation::ReadBack, "memory has no medium below it").on(token))
     }

@@ -30,6 +30,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use percale_core::ByteCount;
 use percale_core::digest::{Algorithm, Digest};
 use percale_core::ids::Fence;
@@ -229,6 +230,17 @@ impl Store for Posix {
     async fn stage_small(&self, files: Vec<SmallFile>) -> Result<Vec<Result<Staged>>> {
         self.make_fences(files.iter().map(|file| file.token.fence())).await?;
         self.run_staged(Operation::StageSmall, move |_, area| Ok(area.write_small(files))).await
+    }
+
+    async fn read_staged(
+        &self,
+        tokens: Vec<StageToken>,
+        most: ByteCount,
+    ) -> Result<Vec<Result<Option<(Staged, Bytes)>>>> {
+        let work = move |_: &Inner, area: &StageArea| {
+            Ok(tokens.into_iter().map(|token| area.read(token, most)).collect())
+        };
+        self.run_staged(Operation::ReadStaged, work).await
     }
 
     async fn read_back(&self, token: &StageToken) -> Result<Box<dyn ReadStream>> {

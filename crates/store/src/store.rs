@@ -80,6 +80,18 @@ pub trait Store: Debug + Send + Sync + 'static {
     /// - Does what `stage`, one write and `finish` would do.
     async fn stage_small(&self, files: Vec<SmallFile>) -> Result<Vec<Result<Staged>>>;
 
+    /// Reads staged files from their beginning, so many bytes of each at most, each with its own result, in the order given: what is staged,
+    /// as it was behind the last byte, and its bytes. Holds all of them in memory.
+    ///
+    /// - A token that is not staged gives nothing.
+    /// - Does what `stage` to resume, one read and `finish` would do, but begins nothing. Where resumable writes are not claimed, it is
+    ///   `Unsupported`.
+    async fn read_staged(
+        &self,
+        tokens: Vec<StageToken>,
+        most: ByteCount,
+    ) -> Result<Vec<Result<Option<(Staged, Bytes)>>>>;
+
     /// Flushes a staged file whose writing has ended, and reads it from the medium: not what the system still has in memory of
     /// what was written.
     ///

@@ -148,8 +148,9 @@ async fn a_quota_bounds_what_a_space_has(site: Site) {
     for (at, size, fits) in
         [("/lab/a", 60, true), ("/lab/a", 61, false), ("/lab/new", 10, true), ("/lab/new", 11, false)]
     {
-        let asked = catalog.require_quota(&path(at), ByteCount(size)).await;
-        assert_eq!(asked.is_ok(), fits, "{at} {size}");
+        let asked = vec![(path(at), ByteCount(size)), (path("/nowhere/x"), ByteCount(size))];
+        let asked = catalog.require_quotas(asked).await;
+        assert_eq!((asked[0].is_ok(), asked[1].is_ok()), (fits, true), "{at} {size}");
     }
     // Several in one transaction count together.
     let mut commits = Vec::new();

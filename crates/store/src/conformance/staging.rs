@@ -20,6 +20,7 @@ trials![
     writes_beyond_the_announced_size,
     finish_of_an_incomplete_file,
     staged_bytes_can_be_read_back,
+    staged_files_are_read_together,
     staged_files_are_read_from_the_medium,
     markers_are_kept,
     clone_is_independent,
@@ -172,6 +173,39 @@ async fn staged_bytes_can_be_read_back(c: Context) -> Outcome {
     }
     ensure!(read?.as_ref() == b"cdef", "other bytes");
     ensure!(stage.read_at(ByteRange::at(100, 5)).await?.is_empty(), "bytes behind the end");
+    Ok(())
+}
+
+async fn staged_files_are_read_together(c: Context) -> Outcome {
+    let bytes = content(5000, 7);
+    c.stage_bytes("one", "a/file", &bytes).await?;
+    c.stage_bytes("empty", "b/file", b"").await?;
+    let wanted = vec![token("one"), token("absent"), token("empty")];
+    let read = c.store.read_staged(wanted.clone(), ByteCount(6000)).await;
+    if !c.can().write.resumable {
+        return expect(read, &[ErrorKind::Unsupported], "reading where it is not claimed");
+    }
+    let read = read?.into_iter().collect::<crate::Result<Vec<_>>>()?;
+    ensure!(read.len() == 3 && read[1].is_none(), "{read:?}");
+    let found = read[0].as_ref();
+    ensure!(found.is_some(), "what is staged is not there");
+    let Some((staged, first)) = found else { return Ok(()) };
+    ensure!(staged.token == token("one") && staged.size.0 == 5000 && first[..] == bytes[..], "{staged:?}");
+    ensure!(staged.identity.is_some() == c.can().identities, "identity is {:?}", staged.identity);
+    ensure!(
+        read[2].as_ref().is_some_and(|(staged, bytes)| staged.size.0 == 0 && bytes.is_empty()),
+        "{read:?}"
+    );
+    let part = c.store.read_staged(wanted, ByteCount(10)).await?.remove(0)?;
+    ensure!(
+        part.is_some_and(|(staged, part)| staged.size.0 == 5000 && part[..] == bytes[..10]),
+        "other bytes"
+    );
+    // Nothing is begun by looking.
+    ensure!(c.store.staged(Some(FENCE)).await?.len() == 2, "more is staged than was");
+    let files = crate::Publish::if_absent(token("one"), key("a/file"), staged.identity.clone());
+    c.store.publish_one(files).await?;
+    ensure!(c.get("a/file").await?.as_ref() == &bytes[..], "other bytes");
     Ok(())
 }
 

@@ -110,15 +110,21 @@ impl StageArea {
     fn create(&self, dir: &OwnedFd, name: &str, flags: OFlags) -> rustix::io::Result<OwnedFd> {
         let flags = flags | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = rustix::fs::openat(dir, name, flags, Mode::from_raw_mode(0o666))?;
+        self.adopt(&file)?;
+        Ok(file)
+    }
+
+    /// Gives a file the group and mode that those of the store have.
+    fn adopt(&self, file: &OwnedFd) -> rustix::io::Result<()> {
         if let Ownership::Service { group, file_mode, .. } = self.ownership {
             if let Some(group) = group {
-                rustix::fs::fchown(&file, None, Some(Gid::from_raw(group)))?;
+                rustix::fs::fchown(file, None, Some(Gid::from_raw(group)))?;
             }
             if let Some(mode) = file_mode {
-                rustix::fs::fchmod(&file, Mode::from_raw_mode(mode))?;
+                rustix::fs::fchmod(file, Mode::from_raw_mode(mode))?;
             }
         }
-        Ok(file)
+        Ok(())
     }
 
     pub(super) fn open(&self, options: StageOptions) -> Result<PosixStage> {
@@ -169,6 +175,25 @@ impl StageArea {
                 Err(fail(Operation::StageSmall, &token)(errno))
             }
         }
+    }
+
+    /// Reads the first bytes of a staged file; nothing if there is none.
+    pub(super) fn read(&self, token: StageToken, most: ByteCount) -> Result<Option<(Staged, Bytes)>> {
+        let wrong = fail(Operation::ReadStaged, &token);
+        let Some(dir) = self.find_fence(token.fence()).map_err(&wrong)? else { return Ok(None) };
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = match rustix::fs::openat(&dir, token.name(), flags, Mode::empty()) {
+            Ok(file) => file,
+            Err(Errno::NOENT) => return Ok(None),
+            Err(errno) => return Err(wrong(errno)),
+        };
+        let read = || {
+            self.adopt(&file)?;
+            let bytes = read_all_at(&file, 0, most.0.min(statx_fd(&file)?.stx_size))?;
+            Ok((statx_fd(&file)?, bytes))
+        };
+        let (stat, bytes) = read().map_err(wrong)?;
+        Ok(Some((describe(token, &stat), bytes)))
     }
 
     pub(super) fn clone_file(
@@ -283,6 +308,21 @@ fn describe(token: StageToken, stat: &Statx) -> Staged {
 fn drop_from_memory(file: &OwnedFd) -> rustix::io::Result<()> {
     rustix::fs::fdatasync(file)?;
     rustix::fs::fadvise(file, 0, None, Advice::DontNeed)
+}
+
+/// Reads from a place to an end, or to that of the file.
+fn read_all_at(file: &OwnedFd, from: u64, end: u64) -> rustix::io::Result<Bytes> {
+    let mut bytes: Vec<u8> = Vec::with_capacity(end.saturating_sub(from) as usize);
+    while from + (bytes.len() as u64) < end {
+        let offset = from + bytes.len() as u64;
+        match rustix::io::pread(file, rustix::buffer::spare_capacity(&mut bytes), offset) {
+            Ok(0) => break,
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    bytes.truncate(end.saturating_sub(from) as usize);
+    Ok(bytes.into())
 }
 
 /// Removes a file; tells whether it was there.
@@ -429,18 +469,7 @@ impl Stage for PosixStage {
     async fn read_at(&self, range: ByteRange) -> Result<Bytes> {
         self.run(Operation::ReadStaged, move |shared, _| {
             let size = statx_fd(&shared.file)?.stx_size;
-            let end = range.end().min(size);
-            let mut bytes: Vec<u8> = Vec::with_capacity(end.saturating_sub(range.start()) as usize);
-            while range.start() + (bytes.len() as u64) < end {
-                let offset = range.start() + bytes.len() as u64;
-                match rustix::io::pread(&shared.file, rustix::buffer::spare_capacity(&mut bytes), offset) {
-                    Ok(0) => break,
-                    Ok(_) | Err(Errno::INTR) => {}
-                    Err(errno) => return Err(errno),
-                }
-            }
-            bytes.truncate(end.saturating_sub(range.start()) as usize);
-            Ok(bytes.into())
+            read_all_at(&shared.file, range.start(), range.end().min(size))
         })
         .await
     }

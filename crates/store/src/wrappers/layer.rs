@@ -192,6 +192,20 @@ impl<L: Layer> Store for Wrapped<L> {
         self.layer.batch(Operation::StageSmall, files, attempt).await
     }
 
+    async fn read_staged(
+        &self,
+        tokens: Vec<StageToken>,
+        most: ByteCount,
+    ) -> Result<Vec<Result<Option<(Staged, Bytes)>>>> {
+        let read = |tokens| self.store.read_staged(tokens, most);
+        let mut results = self.layer.batch(Operation::ReadStaged, tokens, read).await?;
+        for (_, bytes) in results.iter_mut().flatten().flatten() {
+            self.layer.moved(Operation::ReadStaged, bytes.len() as u64).await;
+            *bytes = self.layer.alter(std::mem::take(bytes));
+        }
+        Ok(results)
+    }
+
     async fn read_back(&self, token: &StageToken) -> Result<Box<dyn ReadStream>> {
         let inner = self.layer.call(Operation::ReadBack, || self.store.read_back(token)).await?;
         Ok(Box::new(WrappedBack { layer: self.layer.clone(), inner }))
