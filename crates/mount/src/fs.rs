@@ -499,22 +499,23 @@ impl Filesystem for Fs {
             Ok(handle) => handle,
             Err(errno) => return reply.error(errno),
         };
-        self.beside(async move |shared| {
-            let synced = tokio::task::spawn_blocking(move || {
-                if let Bytes::Here(file) = &handle.bytes {
-                    if datasync {
-                        file.sync_data()?
-                    } else {
-                        file.sync_all()?
-                    }
-                    // Where it belongs is kept as safely as what it is.
-                    shared.log.sync()?;
+        let shared = self.shared.clone();
+        let sync = move || -> std::io::Result<()> {
+            if let Bytes::Here(file) = &handle.bytes {
+                if datasync {
+                    file.sync_data()?
+                } else {
+                    file.sync_all()?
                 }
-                Ok(())
-            });
-            let synced = synced.await.unwrap_or_else(|error| Err(std::io::Error::other(error)));
-            answer_empty(reply, synced.map_err(|error: std::io::Error| from_io(&error)));
-        });
+                // Where it belongs is kept as safely as what it is.
+                shared.log.sync()?;
+            }
+            Ok(())
+        };
+        // Answered by the thread that waits for the disk: each hand-over costs as much as all the rest where there is none to wait for.
+        self.shared
+            .runtime
+            .spawn_blocking(move || answer_empty(reply, sync().map_err(|error| from_io(&error))));
     }
 
     fn opendir(&self, _req: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
