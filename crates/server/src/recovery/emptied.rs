@@ -3,7 +3,7 @@
 //! On a managed store they go at once: only the site puts anything there, and makes them anew when it does. On a native store they are
 //! somebody's, and go with the collection that an import makes of them: the next pass would else make that anew.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::{Mutex, PoisonError};
 
 use futures::future::{BoxFuture, FutureExt};
@@ -181,17 +181,18 @@ fn depth_of(dir: &StoreKey) -> usize {
 async fn imports_of(catalog: &Catalog, store: &OpenStore) -> Result<Vec<Source>> {
     let filter = TaskFilter { kind: Some("import".to_owned()), ..TaskFilter::default() };
     let tasks = catalog.tasks(&system_caller(), filter, None, IMPORTS).await?.items;
-    let mut found: Vec<Source> = Vec::new();
+    let (mut known, mut found) = (HashSet::new(), Vec::new());
     for task in tasks {
         let Ok(TaskSpec::Import(import)) = Stored::read(&task.spec).map(|stored| stored.spec) else {
             continue;
         };
-        if import.dry_run {
+        // Mostly they are one, done again and again.
+        if import.dry_run || !known.insert((import.source.clone(), import.to.clone())) {
             continue;
         }
         // A store that was removed since has no directories any more.
         let Ok(source) = Source::find(catalog, &import.source, &import.to).await else { continue };
-        if source.store.id == store.row.id && !found.iter().any(|other| other.is_same(&source)) {
+        if source.store.id == store.row.id {
             found.push(source);
         }
     }

@@ -106,11 +106,6 @@ impl Source {
         is_below && !self.others.iter().any(|other| format!("{dir}/").starts_with(other))
     }
 
-    /// Tells whether another import makes the same of the same directory.
-    pub fn is_same(&self, other: &Self) -> bool {
-        self.store.id == other.store.id && self.prefix == other.prefix && self.to == other.to
-    }
-
     /// Returns a key, or a path that cannot have one, as the site's hosts name it.
     pub fn shown(&self, key: &str) -> String {
         match self.below(key) {
