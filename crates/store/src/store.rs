@@ -135,6 +135,7 @@ pub trait Store: Debug + Send + Sync + 'static {
     ///
     /// - A missing key is no error.
     /// - A collection with entries is `NotEmpty`, where collections are claimed.
+    /// - With `if_collection`, anything else is `NotACollection` and stays.
     /// - With `if_identity`, another file is `Changed` and stays. Where identities are not claimed, that is `Unsupported`.
     /// - With `if_generation`, a file of another generation is `Changed` and stays. What changes between that look and the
     ///   deletion is deleted: storage can rarely do both in one step. Where generations are not claimed, no file has one.

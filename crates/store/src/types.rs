@@ -348,12 +348,19 @@ pub struct Delete {
     pub if_identity: Option<FileIdentity>,
     /// Only if the file has this generation.
     pub if_generation: Option<Generation>,
+    /// Only if it is a collection.
+    pub if_collection: bool,
 }
 
 impl Delete {
     /// Deletes whatever has the key.
     pub fn key(key: StoreKey) -> Self {
-        Self { key, if_identity: None, if_generation: None }
+        Self { key, if_identity: None, if_generation: None, if_collection: false }
+    }
+
+    /// Deletes an empty collection, and no file or link that has taken its place.
+    pub fn collection(key: StoreKey) -> Self {
+        Self { if_collection: true, ..Self::key(key) }
     }
 
     /// Only if it is this file, where one is given.
@@ -371,8 +378,12 @@ impl Delete {
     /// Refuses to delete what is not meant.
     ///
     /// # Errors
-    /// [`crate::ErrorKind::Changed`] if it is another file or has another generation.
+    /// [`crate::ErrorKind::Changed`] if it is another file or has another generation, [`crate::ErrorKind::NotACollection`] if it is none and is
+    /// to be one.
     pub fn check(&self, there: &Meta) -> Result<()> {
+        if self.if_collection && there.kind != Kind::Collection {
+            return Err(Error::new(ErrorKind::NotACollection, Operation::Delete).on(&self.key));
+        }
         let changed = |detail| Error::new(ErrorKind::Changed, Operation::Delete).on(&self.key).detail(detail);
         if self.if_identity.is_some() && there.identity != self.if_identity {
             return Err(changed("it is another file"));

@@ -141,7 +141,7 @@ impl Place<'_> {
     /// Deletes directories. Returns those that are gone, and those that something is in.
     async fn delete(&self, dirs: Vec<StoreKey>) -> (Vec<StoreKey>, Vec<StoreKey>) {
         let (mut gone, mut full) = (Vec::with_capacity(dirs.len()), Vec::new());
-        let items = dirs.iter().cloned().map(Delete::key).collect();
+        let items = dirs.iter().cloned().map(Delete::collection).collect();
         let outcomes = match self.store.store.delete(items).await {
             Ok(outcomes) => outcomes,
             Err(error) => {

@@ -74,6 +74,34 @@ async fn a_directory_stays_as_long_as_its_collection() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_file_that_took_the_place_of_a_directory_stays() {
+    let site = Site::start().await;
+    for file in ["run/in/a", "run/by/b"] {
+        site.write(file, b"content");
+    }
+    site.counts().await;
+    site.admin().delete("/v1/entries/s/run/in/a").await.expect(204);
+    is_gone(&site.raw.join("run/in/a")).await;
+    // It waits for its collection by now. Somebody makes a file of it, and a link of another one.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    std::fs::remove_dir(site.raw.join("run/in")).unwrap();
+    site.write("run/in", b"somebody's");
+    site.admin().delete("/v1/entries/s/run/by/b").await.expect(204);
+    is_gone(&site.raw.join("run/by/b")).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    std::fs::rename(site.raw.join("run/by"), site.raw.join("run/there")).unwrap();
+    std::os::unix::fs::symlink("there", site.raw.join("run/by")).unwrap();
+    for collection in ["/v1/entries/s/run/in", "/v1/entries/s/run/by"] {
+        site.admin().delete(collection).await.expect(204);
+    }
+    tokio::time::sleep(Duration::from_secs(7)).await;
+    assert_eq!(std::fs::read(site.raw.join("run/in")).unwrap(), b"somebody's");
+    assert!(
+        std::fs::symlink_metadata(site.raw.join("run/by")).is_ok() && site.raw.join("run/there").exists()
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_managed_store_keeps_no_empty_directories() {
     let site = Site::start().await;
     let store = site.server.directory.path().join("disk/s");

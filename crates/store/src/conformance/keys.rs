@@ -20,6 +20,7 @@ trials![
     list_pages_continue_where_they_ended,
     delete_tells_whether_it_was_there,
     delete_keeps_collections_with_entries,
+    delete_only_a_collection,
     delete_only_the_file_meant,
     delete_only_the_content_meant,
     mkdir_makes_all_above,
@@ -248,6 +249,21 @@ async fn delete_keeps_collections_with_entries(c: Context) -> Outcome {
     ensure!(c.get("a/1").await?.as_ref() == b"x", "the entry is damaged");
     c.store.delete_one(&key("a/1"), None).await?;
     ensure!(c.store.delete_one(&key("a"), None).await?, "an empty collection stays");
+    Ok(())
+}
+
+async fn delete_only_a_collection(c: Context) -> Outcome {
+    c.put("a/1", b"x").await?;
+    let delete = async |at: &str| c.store.delete(vec![Delete::collection(key(at))]).await?.remove(0);
+    expect(delete("a/1").await, &[ErrorKind::NotACollection], "delete of a file")?;
+    ensure!(c.get("a/1").await?.as_ref() == b"x", "a file was deleted in the place of a collection");
+    ensure!(!delete("none").await?, "a missing one was there");
+    if !c.can().collections {
+        return Ok(());
+    }
+    expect(delete("a").await, &[ErrorKind::NotEmpty], "delete with an entry")?;
+    c.store.delete_one(&key("a/1"), None).await?;
+    ensure!(delete("a").await?, "an empty collection stays");
     Ok(())
 }
 

@@ -305,6 +305,9 @@ impl Inner {
             Err(Errno::NOENT) => return Ok(false),
             Err(errno) => return Err(wrong(errno)),
         };
+        if item.if_collection {
+            item.check(&meta(&stat))?;
+        }
         self.check_meant(item, &stat)?;
         let file_type = FileType::from_raw_mode(stat.stx_mode.into());
         let has_other_names = file_type == FileType::RegularFile && stat.stx_nlink > 1;
@@ -313,7 +316,8 @@ impl Inner {
             Some((known, rustix::fs::openat(&dir, name, flags, Mode::empty()).ok()?))
         });
         let is_dir = file_type == FileType::Directory;
-        let flags = if is_dir { AtFlags::REMOVEDIR } else { AtFlags::empty() };
+        // Looked at by the kernel once more: a file that has just taken a collection's place stays.
+        let flags = if is_dir || item.if_collection { AtFlags::REMOVEDIR } else { AtFlags::empty() };
         match rustix::fs::unlinkat(&dir, name, flags) {
             Ok(()) => {
                 if let Some((known, file)) = other_names {
