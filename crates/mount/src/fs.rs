@@ -473,11 +473,9 @@ impl Filesystem for Fs {
         _lock_owner: LockOwner,
         reply: ReplyEmpty,
     ) {
-        // What was written cannot be published any more.
-        match self.shared.session.is_lost() && self.shared.changes.has_waiting() {
-            true => reply.error(Errno::EIO),
-            false => reply.ok(),
-        }
+        // The kernel asks no more, and no program that closes a file waits: what is written is published later, so nothing can be told
+        // then. Whether anything can be is told who opens a file to write it, or syncs one.
+        reply.error(Errno::ENOSYS);
     }
 
     fn release(
@@ -499,6 +497,10 @@ impl Filesystem for Fs {
             Ok(handle) => handle,
             Err(errno) => return reply.error(errno),
         };
+        if handle.is_writer && self.shared.session.is_lost() {
+            // What is staged is removed by the site, or was.
+            return reply.error(Errno::EIO);
+        }
         let shared = self.shared.clone();
         let sync = move || -> std::io::Result<()> {
             if let Bytes::Here(file) = &handle.bytes {

@@ -240,6 +240,10 @@ impl Shared {
         if self.is_read_only {
             return Err(Errno::EROFS);
         }
+        // What is written could never be published.
+        if self.session.is_lost() {
+            return Err(Errno::EIO);
+        }
         let node = state.names.get(parent).ok_or(Errno::ENOENT)?;
         let What::Collection(collection) = &node.what else { return Err(Errno::ENOTDIR) };
         if !node.is_linked {

@@ -4,11 +4,13 @@ use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write as _};
 use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant, SystemTime};
 
 use percale_testkit::process::{Site, SiteOptions};
 use percale_testkit::tmpfs::SmallFileSystem;
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps};
+use rustix::io::Errno;
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -137,6 +139,33 @@ fn what_was_staged_in_a_session_that_is_over_is_listed() {
     let aside = folder.path().join("state/staged.jsonl-01999999-0000-7000-8000-000000000001");
     assert!(fs::read_to_string(aside).unwrap().contains("/lab/file"));
     assert_eq!(listing(&site), [""; 0]);
+}
+
+#[test]
+fn nothing_is_written_once_the_session_is_over() {
+    let Some((site, folder)) = to_mount(site) else { return };
+    let mount = Mounted::start(&site, folder.path(), &[]);
+    fs::write(mount.path("published"), "bytes").unwrap();
+    until_listed(&site, &["/lab/published 5"]);
+    let mut open = File::create(mount.path("open")).unwrap();
+    let log = fs::read_to_string(folder.path().join("state/staged.jsonl")).unwrap();
+    let session = log.split("\"id\":\"").nth(1).and_then(|rest| rest.split('"').next()).unwrap();
+    let ended = Command::new("curl")
+        .args(["--silent", "--fail", "--request", "DELETE", "--cacert"])
+        .arg(site.ca_file())
+        .args(["--header", &format!("Authorization: Bearer {}", site.admin_token())])
+        .arg(format!("{}/v1/mounts/{session}", site.url()))
+        .status();
+    assert!(ended.unwrap().success());
+    // It learns of that by its next change.
+    soon("the mount knows", || fs::create_dir(mount.path("directory")).is_err());
+    let is_refused =
+        |made: std::io::Result<()>| made.unwrap_err().raw_os_error() == Some(Errno::IO.raw_os_error());
+    assert!(is_refused(fs::write(mount.path("another"), "bytes")));
+    assert!(is_refused(File::options().append(true).open(mount.path("published")).map(drop)));
+    open.write_all(b"half").unwrap();
+    assert!(is_refused(open.sync_all()), "it is not kept");
+    assert_eq!(fs::read_to_string(mount.path("published")).unwrap(), "bytes");
 }
 
 #[test]
