@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use fuser::{
@@ -29,12 +29,14 @@ pub struct Fs {
     shared: Arc<Shared>,
     /// Whether the kernel may be asked to read and write copies itself.
     wants_passthrough: bool,
+    /// Held by the thread that answers the kernel and waits for a disk: one of them does at most, and another answers.
+    waits_for_disk: Mutex<()>,
 }
 
 impl Fs {
     /// Makes it.
     pub fn new(shared: Arc<Shared>, wants_passthrough: bool) -> Self {
-        Self { shared, wants_passthrough }
+        Self { shared, wants_passthrough, waits_for_disk: Mutex::default() }
     }
 
     fn set_xattr(
@@ -514,10 +516,12 @@ impl Filesystem for Fs {
             }
             Ok(())
         };
-        // Answered by the thread that waits for the disk: each hand-over costs as much as all the rest where there is none to wait for.
-        self.shared
-            .runtime
-            .spawn_blocking(move || answer_empty(reply, sync().map_err(|error| from_io(&error))));
+        let answer = move || answer_empty(reply, sync().map_err(|error| from_io(&error)));
+        // To hand it over costs as much as all the rest where there is no disk to wait for.
+        if let Ok(_waits) = self.waits_for_disk.try_lock() {
+            return answer();
+        }
+        self.shared.runtime.spawn_blocking(answer);
     }
 
     fn opendir(&self, _req: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
