@@ -420,7 +420,7 @@ impl Reader {
         error: percale_store::Error,
     ) -> ApiError {
         match error.kind() {
-            ErrorKind::NotFound => {
+            kind if kind.is_absent() => {
                 self.report(version, replica, ReplicaState::Lost).await;
                 let detail = format!("the copy on store {} is gone", store.row.name);
                 ApiError::new(ErrorCode::Integrity, detail).with_path(&version.path)

@@ -50,6 +50,16 @@ pub enum ErrorKind {
 }
 
 impl ErrorKind {
+    /// Tells whether it says, of a key that was looked for, that nothing has it: it may be below a file.
+    pub const fn is_absent(self) -> bool {
+        matches!(self, Self::NotFound | Self::NotACollection)
+    }
+
+    /// Tells whether it says, of a key that something was to get, that another file is there, or above it.
+    pub const fn is_taken(self) -> bool {
+        matches!(self, Self::AlreadyExists | Self::NotACollection)
+    }
+
     /// Returns the words used in messages and metrics.
     pub const fn as_str(self) -> &'static str {
         match self {

@@ -228,7 +228,7 @@ async fn give_keys(store: &OpenStore, landing: impl Iterator<Item = &Landed>) ->
             Err(error) => outcomes[at] = Err(error),
         }
     }
-    // Where another's file lies at the wanted key, ours goes where only we write.
+    // Where another's file lies at the wanted key or above it, ours goes where only we write.
     for attempt in 0..2 {
         if files.is_empty() {
             break;
@@ -253,7 +253,7 @@ async fn give_keys(store: &OpenStore, landing: impl Iterator<Item = &Landed>) ->
                     key: Some(done.key.to_string()),
                     generation: done.meta.generation.as_ref().map(ToString::to_string),
                 }),
-                Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+                Err(error) if error.kind().is_taken() => {
                     let can_move = store.store.capabilities().write.late_key && attempt == 0;
                     match own_key(id) {
                         Ok(own) if can_move && file.key != own => {

@@ -61,7 +61,7 @@ pub async fn find_published(
     for key in keys {
         let meta = match store.store.stat(&key).await {
             Ok(meta) => meta,
-            Err(error) if error.kind() == ErrorKind::NotFound => continue,
+            Err(error) if error.kind().is_absent() => continue,
             Err(error) => return Err(error.into()),
         };
         if meta.identity.is_none() || meta.identity != identity || meta.size != size {
@@ -135,7 +135,7 @@ pub(super) async fn to_store(
     for ((at, part, file), outcome) in files.into_iter().zip(outcomes) {
         match (part, outcome) {
             (Part::Content, Ok(Some(done))) => drop(published.insert(at, done)),
-            // A foreign file lies at the natural key; ours goes where only we write.
+            // Another's file lies at the natural key, or what had the path above it before; ours goes where only we write.
             (Part::Content, Ok(None)) => taken.push((at, Part::Content, file)),
             (Part::Tree, Ok(Some(_))) => {}
             // An earlier attempt got as far; the tree of a version is the same whoever writes it.
@@ -177,7 +177,7 @@ pub(super) async fn to_store(
     group.into_iter().enumerate().map(|(at, one)| (one, outcome(at))).collect()
 }
 
-/// Publishes files, each with its own outcome; of one that lies at the key already, `Ok(None)`.
+/// Publishes files, each with its own outcome; where another lies at the key or above it, `Ok(None)`.
 async fn publish_files(
     store: &OpenStore,
     files: &[(usize, Part, Publish)],
@@ -190,7 +190,7 @@ async fn publish_files(
             .into_iter()
             .map(|outcome| match outcome {
                 Ok(published) => Ok(Some(published)),
-                Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(None),
+                Err(error) if error.kind().is_taken() => Ok(None),
                 Err(error) => Err(error.into()),
             })
             .collect(),
@@ -303,7 +303,7 @@ pub(crate) async fn stage_again(content: &StagedContent, keys: &[StoreKey]) -> R
                 return Ok(());
             }
             Ok(_) => {}
-            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) if error.kind().is_absent() => {}
             Err(error) => return Err(error.into()),
         }
     }

@@ -3,6 +3,7 @@ use std::time::Duration;
 
 use percale_testkit::wait;
 use reqwest::{Method, StatusCode};
+use serde_json::json;
 
 use crate::site::{TestSite, content, expect, expect_problem};
 
@@ -218,4 +219,28 @@ async fn overwriting_and_removing_give_the_room_back() {
         left.is_empty().then_some(())
     })
     .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_collection_takes_the_path_of_an_object_whose_file_is_still_there() {
+    let mut site = TestSite::start().await;
+    site.put_new("/demo/a", "one").await;
+    let moved = json!({"from": "/demo/a", "to": "/demo/b"});
+    expect(site.request(Method::POST, "/v1/move").json(&moved), StatusCode::OK).await;
+    assert!(site.root().join("demo/a").is_file(), "files keep their keys");
+    site.put_new("/demo/a/small", "two").await;
+    let large = content(7, 3 * GROUP);
+    site.put_new("/demo/a/large", large.clone()).await;
+    // Its file goes some seconds later.
+    site.put_new("/demo/c", "three").await;
+    expect(site.request(Method::DELETE, "/v1/entries/demo/c"), StatusCode::NO_CONTENT).await;
+    site.put_new("/demo/c/d", "four").await;
+    for _ in 0..2 {
+        assert_eq!(site.read("/demo/b").await, b"one");
+        assert_eq!(site.read("/demo/a/small").await, b"two");
+        assert_eq!(site.read("/demo/a/large").await, large);
+        assert_eq!(site.read("/demo/c/d").await, b"four");
+        site.restart().await;
+    }
+    assert!(site.staged().is_empty(), "{:?}", site.staged());
 }

@@ -62,6 +62,24 @@ async fn a_quota_holds_at_every_site() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_collection_takes_the_path_of_an_object_whose_file_is_still_there() {
+    let [alps, baltic, coast] = with_space().await;
+    let (home, elsewhere) = (alps.user("alice").await, coast.user("alice").await);
+    coast.sees(&elsewhere, "/v1/entries/climate").await;
+    elsewhere.write("/climate/a", "one").await.expect(201);
+    home.post("/v1/move", json!({"from": "/climate/a", "to": "/climate/b"})).await.expect(200);
+    coast.sees(&elsewhere, "/v1/entries/climate/b").await;
+    elsewhere.write("/climate/a/x", "two").await.expect(201);
+    for site in [&alps, &baltic, &coast] {
+        let client = site.user("alice").await;
+        site.sees(&client, "/v1/entries/climate/a/x").await;
+        assert_eq!(bytes(&client, "/v1/data/climate/a/x").await, b"two");
+        assert_eq!(bytes(&client, "/v1/data/climate/b").await, b"one");
+    }
+    nothing_left(&coast).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_quota_that_was_raised_holds_at_once_at_every_site() {
     let [_alps, baltic, coast] = with_archive().await;
     let elsewhere = coast.user("alice").await;

@@ -264,7 +264,7 @@ impl Work<'_> {
         for known in gone {
             let Ok(key) = StoreKey::parse(&known.key) else { continue };
             match self.store.stat(&key).await {
-                Err(error) if scan::is_gone(error.kind()) => {}
+                Err(error) if error.kind().is_absent() => {}
                 Ok(meta) if !meta.is_file() => {}
                 // It is there, or nobody can tell; the next pass looks again.
                 Ok(_) | Err(_) => continue,

@@ -10,7 +10,7 @@ use percale_client::put::{Candidate, Filter};
 use percale_core::ErrorCode;
 use percale_core::ids::{EntryId, SpaceId, StoreId};
 use percale_core::state::ReplicaState;
-use percale_store::{Entry, ErrorKind, Kind, ListOptions, ListPage, ListStream, Meta, SharedStore, StoreKey};
+use percale_store::{Entry, Kind, ListOptions, ListPage, ListStream, Meta, SharedStore, StoreKey};
 use tokio::sync::mpsc::Sender;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -282,7 +282,7 @@ impl Scan<'_> {
             meta = match self.store.stat(key).await {
                 Ok(meta) if meta.is_file() => meta,
                 Ok(_) => return self.gone(at, known).await,
-                Err(error) if is_gone(error.kind()) => return self.gone(at, known).await,
+                Err(error) if error.kind().is_absent() => return self.gone(at, known).await,
                 Err(error) => {
                     at.chunk.failed.push((self.source.shown(key.as_str()), error.into()));
                     return Ok(());
@@ -369,11 +369,6 @@ fn is_same(known: &KnownFile, meta: &Meta) -> bool {
     }
     known.state != ReplicaState::Lost
         && known.generation.as_deref() == meta.generation.as_ref().map(|generation| generation.as_str())
-}
-
-/// Tells whether a store says that nothing is there.
-pub(super) fn is_gone(kind: ErrorKind) -> bool {
-    matches!(kind, ErrorKind::NotFound | ErrorKind::NotACollection)
 }
 
 impl At {
