@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 
 use futures::future::{BoxFuture, FutureExt};
 use percale_api::tasks::TaskSpec;
-use percale_catalog::{Catalog, TaskFilter};
+use percale_catalog::{Catalog, EntryKind, TaskFilter};
 use percale_core::ErrorCode;
 use percale_core::ids::StoreId;
 use percale_store::{Delete, ErrorKind, Kind, ListOptions, StoreKey};
@@ -130,8 +130,17 @@ impl Place<'_> {
         for import in self.imports.iter().filter(|import| import.has_within(dir)) {
             let Ok(collection) = import.collection(Some(dir)) else { return Ok(Fate::Stays) };
             match self.catalog.stat(&system_caller(), &collection).await {
-                Ok(_) => return Ok(Fate::Waits),
-                Err(error) if error.code() == ErrorCode::NotFound => fate = Fate::Goes,
+                Ok(entry) if entry.kind == EntryKind::Collection => return Ok(Fate::Waits),
+                Ok(_) => fate = Fate::Goes,
+                // The last two: something else has the path of what it was in.
+                Err(error)
+                    if matches!(
+                        error.code(),
+                        ErrorCode::NotFound | ErrorCode::NotACollection | ErrorCode::IsLink
+                    ) =>
+                {
+                    fate = Fate::Goes;
+                }
                 Err(error) => return Err(error.into()),
             }
         }

@@ -74,6 +74,22 @@ async fn a_directory_stays_as_long_as_its_collection() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_tree_goes_whose_path_an_object_has_by_then() {
+    let site = Site::start().await;
+    for file in ["run/in/deep/a", "run/in/b", "run/other/c"] {
+        site.write(file, b"content");
+    }
+    site.counts().await;
+    for collection in ["in", "other"] {
+        site.admin().delete(&format!("/v1/entries/s/run/{collection}?recursive")).await.expect(204);
+    }
+    site.admin().write("/s/run/in", "an object").await.expect(201);
+    is_gone(&site.raw.join("run/in/deep")).await;
+    is_gone(&site.raw.join("run/other")).await;
+    assert_eq!(crate::common::bytes(site.admin(), "/v1/data/s/run/in").await, b"an object");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_file_that_took_the_place_of_a_directory_stays() {
     let site = Site::start().await;
     for file in ["run/in/a", "run/by/b"] {
