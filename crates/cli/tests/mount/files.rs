@@ -397,6 +397,30 @@ fn cat(site: &Site, path: &str) -> Option<String> {
 }
 
 #[test]
+fn a_directory_takes_the_name_of_a_file_that_was_moved_or_removed() {
+    let Some((site, folder)) = to_mount(site) else { return };
+    let mount = Mounted::start(&site, folder.path(), &[]);
+    for name in ["moved", "removed"] {
+        fs::write(mount.path(name), "before").unwrap();
+    }
+    until_listed(&site, &["/lab/moved 6", "/lab/removed 6"]);
+    fs::rename(mount.path("moved"), mount.path("away")).unwrap();
+    fs::remove_file(mount.path("removed")).unwrap();
+    for name in ["moved", "removed"] {
+        fs::create_dir(mount.path(name)).unwrap();
+        fs::write(mount.path(name).join("file"), "after").unwrap();
+    }
+    until_listed(
+        &site,
+        &["/lab/away 6", "/lab/moved -", "/lab/moved/file 5", "/lab/removed -", "/lab/removed/file 5"],
+    );
+    for (name, bytes) in [("away", "before"), ("moved/file", "after"), ("removed/file", "after")] {
+        assert_eq!(fs::read_to_string(mount.path(name)).unwrap(), bytes);
+    }
+    mount.stop();
+}
+
+#[test]
 fn a_mount_that_may_only_read_changes_nothing() {
     let Some((site, folder)) = to_mount(site) else { return };
     let local = folder.path().join("local");
