@@ -177,7 +177,7 @@ pub(super) async fn to_store(
     group.into_iter().enumerate().map(|(at, one)| (one, outcome(at))).collect()
 }
 
-/// Publishes files, each with its own outcome; where another lies at the key or above it, `Ok(None)`.
+/// Publishes files, each with its own outcome; of one that lies at the key already, `Ok(None)`, and of a content also where one lies above.
 async fn publish_files(
     store: &OpenStore,
     files: &[(usize, Part, Publish)],
@@ -188,9 +188,11 @@ async fn publish_files(
     match store.store.publish(files.iter().map(|(.., file)| file.clone()).collect()).await {
         Ok(outcomes) => outcomes
             .into_iter()
-            .map(|outcome| match outcome {
+            .zip(files)
+            .map(|(outcome, (_, part, _))| match outcome {
                 Ok(published) => Ok(Some(published)),
-                Err(error) if error.kind().is_taken() => Ok(None),
+                Err(error) if *part == Part::Content && error.kind().is_taken() => Ok(None),
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(None),
                 Err(error) => Err(error.into()),
             })
             .collect(),
