@@ -23,8 +23,9 @@ use end::Finish;
 
 /// Copies that arrive on own stores, of versions that another site, or this one, orders (docs/design/following.md).
 ///
-/// The order: `reserve_arrivals`, rename and flush, `settle_arrivals`, tell the home, `note_told`, and `finish_arrived`
-/// once this site has applied the home's record. Each may be repeated.
+/// The order: `reserve_arrivals`, rename and flush, `settle_arrivals`, tell the home; the arrival ends when this site applies
+/// the home's record. What the home answered is noted, by `note_told`, of publications, and of copies that the record keeps
+/// waiting; `finish_arrived` ends those that it has passed by. Each may be repeated.
 impl Catalog {
     /// Takes keys for staged bytes, each with its own outcome, in one transaction.
     ///
@@ -51,11 +52,12 @@ impl Catalog {
         each(count, self.change(Settle(settled)).await)
     }
 
-    /// Notes what the home answered: of which version an arrival is a copy, and where its journal says so.
+    /// Notes what the home answered: of which version an arrival is a copy, and where its journal says so. Of one that is not
+    /// there, since its record came first, there is nothing to note.
     ///
     /// # Errors
-    /// For each: `NotFound`, `Conflict` if it is noted with another version or its bytes are not settled. What a home
-    /// answered that was replaced since, at a smaller term, may be answered otherwise by its successor.
+    /// For each: `Conflict` if it is noted with another version or its bytes are not settled. What a home answered that was
+    /// replaced since, at a smaller term, may be answered otherwise by its successor.
     pub async fn note_told(&self, told: Vec<ToldArrival>) -> Vec<Result<()>> {
         each(told.len(), self.change(NoteTold(told)).await)
     }
@@ -308,7 +310,7 @@ impl Change for NoteTold {
         let mut changed = Vec::new();
         for ToldArrival { id, version, position } in &self.0 {
             outcomes.push(match rows.get_mut(id) {
-                None => Err(missing(*id)),
+                None => Ok(()),
                 Some(row) if position.space != row.arrival.space => {
                     Err(Error::invalid(format!("position {position} is not of the space of arrival {id}")))
                 }

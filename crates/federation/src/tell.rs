@@ -5,13 +5,10 @@ use std::time::Duration;
 
 use percale_api::Problem;
 use percale_api::peer::{self, CopyReport, CopyReports, Outcome};
-use percale_catalog::{
-    Arrival, ArrivalBody, ArrivalEnd, ArrivalId, ArrivalState, OutboxDone, ReportAnswer, ToldArrival,
-};
-use percale_core::ids::{SiteId, VersionId};
+use percale_catalog::{Arrival, ArrivalBody, ArrivalEnd, ArrivalId, ArrivalState, OutboxDone, ReportAnswer};
+use percale_core::ids::SiteId;
 use percale_core::state::ReplicaState;
 use percale_core::{ErrorCode, Position};
-use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use crate::error::{Error, Result};
@@ -19,30 +16,25 @@ use crate::fabric::{Acting, Fabric};
 
 /// Most reports in one request.
 const BATCH: usize = 1000;
-/// What is waiting is looked for that often, also if nobody says that there is something.
+/// What is waiting is looked for that often.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 
-/// Wakes the teller when there is something to tell.
-pub type Wake = std::sync::Arc<Notify>;
+/// Sends what waits, and ends the arrivals that no record ended, until `stopping`.
+pub async fn run(fabric: Fabric, stopping: CancellationToken) {
+    let work = async {
+        loop {
+            if let Err(error) = look(&fabric).await {
+                tracing::debug!(%error, "cannot tell a home about copies; will tell it again");
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    };
+    stopping.run_until_cancelled(work).await;
+}
 
-/// Sends what waits until `stopping`.
-pub async fn run(fabric: Fabric, wake: Wake, stopping: CancellationToken) {
-    loop {
-        let told = tokio::select! {
-            told = once(&fabric) => told,
-            () = stopping.cancelled() => return,
-        };
-        match told {
-            Ok(true) => continue,
-            Ok(false) => {}
-            Err(error) => tracing::debug!(%error, "cannot tell a home about copies; will tell it again"),
-        }
-        tokio::select! {
-            () = wake.notified() => {}
-            () = tokio::time::sleep(LOOK_EVERY) => {}
-            () = stopping.cancelled() => return,
-        }
-    }
+async fn look(fabric: &Fabric) -> Result<()> {
+    fabric.catalog().finish_arrived().await?;
+    flush(fabric).await
 }
 
 /// Sends what waits now: what is told afterwards is told behind it.
@@ -68,7 +60,6 @@ pub enum Told {
 /// Sends one batch of states; tells whether more may wait.
 async fn once(fabric: &Fabric) -> Result<bool> {
     let catalog = fabric.catalog();
-    catalog.finish_arrived().await?;
     let rows = catalog.outbox(BATCH).await?;
     let is_full = rows.len() == BATCH;
     let mut by_home: BTreeMap<SiteId, Vec<(u64, CopyReport)>> = BTreeMap::new();
@@ -141,8 +132,10 @@ async fn ask(
     }
 }
 
-/// Tells a home about copies that are good and durable here, and notes its answers, which are in the order of the
-/// arrivals. What is no further copy, is not written yet or was told before is passed over, as nothing.
+/// Tells a home about copies that are good and durable here, and ends those that it does not take. Returns its answers in
+/// the order of the arrivals. What is no further copy, is not written yet or was told before is passed over, as nothing.
+///
+/// What it took is not noted: its record ends the arrival, mostly within a round trip.
 ///
 /// # Errors
 /// The home could not be reached, or has trouble: the arrivals stay, and are told again.
@@ -153,7 +146,7 @@ pub async fn tell_copies(
     arrivals: &[Arrival],
 ) -> Result<Vec<Option<Told>>> {
     let mut outcomes: Vec<Option<Told>> = vec![None; arrivals.len()];
-    let mut asked: Vec<(usize, ArrivalId, VersionId)> = Vec::new();
+    let mut asked: Vec<(usize, ArrivalId)> = Vec::new();
     let mut items = Vec::new();
     for (at, arrival) in arrivals.iter().enumerate() {
         let ArrivalBody::Copy { root, .. } = &arrival.body else { continue };
@@ -161,7 +154,7 @@ pub async fn tell_copies(
         if arrival.state != ArrivalState::Written || arrival.told.is_some() {
             continue;
         }
-        asked.push((at, arrival.id, version));
+        asked.push((at, arrival.id));
         items.push(CopyReport {
             arrival: Some(arrival.id.0),
             space: arrival.space,
@@ -178,13 +171,10 @@ pub async fn tell_copies(
         return Ok(outcomes);
     }
     let answers = ask(fabric, home, acting, items).await?;
-    let (mut told, mut garbage, mut fault) = (Vec::new(), Vec::new(), None);
-    for ((at, id, version), answer) in asked.into_iter().zip(answers) {
+    let (mut garbage, mut fault) = (Vec::new(), None);
+    for ((at, id), answer) in asked.into_iter().zip(answers) {
         let outcome = match answer {
-            Outcome::Done(peer::CopyAnswer::Noted(position)) => {
-                told.push(ToldArrival { id, version, position });
-                Told::Noted(position)
-            }
+            Outcome::Done(peer::CopyAnswer::Noted(position)) => Told::Noted(position),
             Outcome::Done(_) => {
                 garbage.push(id);
                 Told::NotWanted
@@ -204,7 +194,6 @@ pub async fn tell_copies(
         }
     }
     let catalog = fabric.catalog();
-    catalog.note_told(told).await.into_iter().collect::<Result<(), _>>()?;
     catalog.end_arrivals(garbage, ArrivalEnd::Garbage).await.into_iter().collect::<Result<(), _>>()?;
     match fault {
         Some(fault) => Err(fault),

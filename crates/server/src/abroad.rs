@@ -21,7 +21,7 @@ use percale_core::access::Caller;
 use percale_core::ids::{SiteId, VersionId};
 use percale_core::path::SpaceName;
 use percale_core::{ByteCount, ErrorCode, ObjectPath, Position};
-use percale_federation::tell::{Told, Wake, tell_copies};
+use percale_federation::tell::{Told, tell_copies};
 use percale_federation::{Acting, Fabric, follow};
 
 use crate::error::{ApiError, Result};
@@ -39,7 +39,6 @@ pub struct Abroad {
     catalog: Catalog,
     fabric: Fabric,
     lease: Arc<ServerLease>,
-    tell: Wake,
     /// Arrivals that a request of this server is about.
     going: Mutex<HashSet<ArrivalId>>,
 }
@@ -66,8 +65,8 @@ pub enum Copied {
 
 impl Abroad {
     /// Makes it.
-    pub fn new(catalog: Catalog, fabric: Fabric, lease: Arc<ServerLease>, tell: Wake) -> Self {
-        Self { catalog, fabric, lease, tell, going: Mutex::default() }
+    pub fn new(catalog: Catalog, fabric: Fabric, lease: Arc<ServerLease>) -> Self {
+        Self { catalog, fabric, lease, going: Mutex::default() }
     }
 
     /// Returns the spaces among these that another site orders.
@@ -201,7 +200,6 @@ impl Abroad {
                 tracing::debug!(%error, "cannot see yet what a home committed");
             }
         }
-        self.tell.notify_one();
         for (outcome, path) in outcomes.iter_mut().zip(&paths) {
             if let Err(error) = outcome {
                 *error = error.clone().with_path(path);
@@ -253,7 +251,6 @@ impl Abroad {
                 Err(error) => Err(error),
             });
         }
-        self.tell.notify_one();
         outcomes
     }
 

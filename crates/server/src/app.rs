@@ -6,7 +6,6 @@ use std::sync::Arc;
 use percale_catalog::{Catalog, Site};
 use percale_core::access::{Caller, Identity};
 use percale_federation::Fabric;
-use percale_federation::tell::Wake;
 use percale_trust::{Sealer, ServerTls};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -42,8 +41,6 @@ pub struct App {
     pub taking_key_up: tokio::sync::Mutex<()>,
     /// The other sites.
     pub fabric: Fabric,
-    /// Says that there is something to tell the homes of copies at this site.
-    pub tell: Wake,
     /// Seals the credentials of stores for the catalog.
     pub sealer: Arc<Sealer>,
     /// The site's stores.

@@ -9,7 +9,7 @@ use axum::Router;
 use percale_catalog::{Catalog, CatalogConfig, TokenRecord};
 use percale_core::ids::SiteId;
 use percale_core::{ErrorCode, Timestamp};
-use percale_federation::tell::{self, Wake};
+use percale_federation::tell;
 use percale_federation::{
     Fabric, Member, OwnKey, OwnSite, follow, keys as federation_keys, reverse, servers,
 };
@@ -195,8 +195,7 @@ pub async fn start(config: Config) -> Result<Running> {
     let body = servers::lease_body(&own.urls);
     let lease = Arc::new(ServerLease::acquire(catalog.clone(), holder, body).await?);
     let fabric = Fabric::open(own, key, catalog.clone()).await?;
-    let tell = Wake::default();
-    let abroad = Arc::new(Abroad::new(catalog.clone(), fabric.clone(), lease.clone(), tell.clone()));
+    let abroad = Arc::new(Abroad::new(catalog.clone(), fabric.clone(), lease.clone()));
     let extraction = Arc::new(Extraction::new(&config.extraction));
     let publisher = Publisher::new(catalog.clone(), lease.clone(), abroad.clone(), extraction.clone());
     let reader = Arc::new(Reader::new(catalog.clone(), stores.clone(), fabric.clone(), lease.clone()));
@@ -211,7 +210,6 @@ pub async fn start(config: Config) -> Result<Running> {
         tls: certificate,
         taking_key_up: tokio::sync::Mutex::default(),
         fabric,
-        tell,
         sealer,
         stores,
         abroad,
@@ -300,7 +298,7 @@ fn spawn_background(app: &AppState, recovery: Recovery) {
 fn spawn_federation(app: &AppState, router: &Router) {
     let (fabric, stopping) = (app.fabric.clone(), app.stopping.clone());
     app.background.spawn(follow::run(fabric.clone(), app.background.clone(), stopping.clone()));
-    app.background.spawn(tell::run(fabric.clone(), app.tell.clone(), stopping.clone()));
+    app.background.spawn(tell::run(fabric.clone(), stopping.clone()));
     every(app, TIDY_EVERY, |app| async move {
         if let Err(error) = app.abroad.tidy().await {
             tracing::warn!(%error, "cannot look after arrivals; will try again");

@@ -22,6 +22,7 @@ use crate::record::{
     AttributesItem, ChangedItem, CreatedItem, GrantItem, LinkItem, MovedItem, PublishedItem, RecordChange,
     RemovedItem, ReplicaItem, ReplicaRemovedItem, SpaceBody,
 };
+use crate::rows::arrival;
 use crate::rows::entry::EntryRow;
 use crate::rows::grant::{self, GrantRow};
 use crate::rows::outbox::{self, Passed};
@@ -36,6 +37,8 @@ struct Applier<'b, 'a, T: Tx> {
     space: Space,
     names: &'b Names,
     places: Places,
+    /// Copies on own stores that got a name.
+    named: Vec<ReplicaRow>,
     /// The greatest id that was seen.
     top: u64,
     /// The place of the record that is being applied.
@@ -76,6 +79,7 @@ pub(super) async fn apply<T: Tx>(
         space: row.space.clone(),
         names,
         places: Places::default(),
+        named: Vec::new(),
         top: 0,
         position: row.space.position,
     };
@@ -93,6 +97,8 @@ pub(super) async fn apply<T: Tx>(
         applier.change(at, change).await.map_err(wrong)?;
     }
     applier.batch.flush().await?;
+    // What has a name needs no other protection.
+    arrival::delete_named(applier.batch.tx, &applier.named).await?;
     let (top, position) = (applier.top, records.last().map_or(row.space.position, |last| last.position));
     let tx = batch.tx;
     follow::keep(tx, sp, records).await?;
@@ -459,7 +465,11 @@ impl<T: Tx> Applier<'_, '_, T> {
         }
         let checked = (place.is_own && state == ReplicaState::Good).then(|| self.batch.now());
         let replica = Replica { version, store, key, state, generation, checked };
-        Ok(ReplicaRow { sp: self.sp, st: place.st, entry, is_own: place.is_own, replica })
+        let row = ReplicaRow { sp: self.sp, st: place.st, entry, is_own: place.is_own, replica };
+        if row.is_own {
+            self.named.push(row.clone());
+        }
+        Ok(row)
     }
 
     /// Returns the copies of a version, those on own stores as nobody else may change them from here on.

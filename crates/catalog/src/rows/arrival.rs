@@ -5,7 +5,7 @@ use percale_core::ids::{Fence, LeaseId, SiteId, SpaceId, StoreId, VersionId};
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 
-use super::replica::GarbageRow;
+use super::replica::{GarbageRow, ReplicaRow};
 use super::{Lock, with_locks};
 use crate::engine::{Row, Sql, Tx, row, to_json};
 use crate::error::{Error, Result};
@@ -121,6 +121,13 @@ static UPDATE: Sql = Sql::each(
 static DELETE: Sql = Sql::each(
     "DELETE FROM arrival WHERE id = $1",
     "DELETE FROM arrival a USING UNNEST($1::uuid[]) AS k(id) WHERE a.id = k.id",
+);
+/// In the order of the ids, as everywhere.
+static DELETE_NAMED: Sql = Sql::each(
+    "DELETE FROM arrival WHERE st = $1 AND key = $2 AND version = $3",
+    "DELETE FROM arrival WHERE id IN (\
+     SELECT a.id FROM UNNEST($1::bigint[], $2::text[], $3::bigint[]) AS k(st, key, version) \
+     JOIN arrival a ON a.st = k.st AND a.key = k.key AND a.version = k.version ORDER BY a.id FOR UPDATE OF a)",
 );
 /// The version may have come, gone and become garbage before the arrival ended.
 static TO_GARBAGE: Sql = Sql::each(
@@ -245,6 +252,12 @@ pub(crate) async fn update<T: Tx>(tx: &T, rows: &[ArrivalRow]) -> Result<()> {
 /// Deletes arrivals.
 pub(crate) async fn delete<T: Tx>(tx: &T, ids: Vec<ArrivalId>) -> Result<u64> {
     tx.execute_many(&DELETE, ids.into_iter().map(|id| row![id.0]).collect()).await
+}
+
+/// Deletes arrivals whose keys are those of these copies now, and whose versions are known.
+pub(crate) async fn delete_named<T: Tx>(tx: &T, copies: &[ReplicaRow]) -> Result<u64> {
+    let named = copies.iter().map(|row| row![row.st, row.replica.key.as_str(), row.replica.version]);
+    tx.execute_many(&DELETE_NAMED, named.collect()).await
 }
 
 /// Makes garbage of bytes that are not garbage yet.

@@ -124,7 +124,7 @@ async fn all_steps_of_a_publication(site: Site) {
     assert_eq!(site.catalog.finish_arrived().await.unwrap(), 0);
     end(&site, arrival.id, ArrivalEnd::Done).await.unwrap();
     assert_eq!(kind(settle(&site, arrival.id, None).await), ErrorKind::NotFound);
-    assert_eq!(kind(tell(&site, arrival.id, 4, at).await), ErrorKind::NotFound);
+    tell(&site, arrival.id, 4, at).await.unwrap();
     assert!(site.catalog.garbage(site.store, 10).await.unwrap().is_empty());
     assert!(site.catalog.arrivals_of(site.lease.id).await.unwrap().is_empty());
 }

@@ -15,6 +15,20 @@ use crate::site::{Site, path, root, subject, user};
 
 const PATHS: [&str; 6] = ["/lab/a", "/lab/b", "/lab/d/a", "/lab/d/b", "/lab/d/e/a", "/lab/f"];
 
+fn publication(at: &str, size: u64, condition: Condition) -> Publication {
+    Publication {
+        caller: user("owner"),
+        path: path(at),
+        parents: true,
+        condition,
+        size: ByteCount(size),
+        root: Some(root(size)),
+        mtime: None,
+        mode: None,
+        digests: Vec::new(),
+    }
+}
+
 /// The two sites, and the keys at which files of the space lie on the other site's store.
 struct Run {
     pair: Pair,
@@ -46,8 +60,13 @@ impl Run {
         self.random.chance(0.2)
     }
 
-    /// Brings bytes to a key of the other site's store, as far as nothing breaks off.
-    async fn arrive(&mut self, at: &str, version: Option<percale_core::ids::VersionId>, body: ArrivalBody) {
+    /// Takes a key on the other site's store.
+    async fn reserve(
+        &self,
+        at: &str,
+        version: Option<percale_core::ids::VersionId>,
+        body: ArrivalBody,
+    ) -> Arrival {
         let site = &self.pair.own;
         let wanted = NewArrival {
             lease: site.lease.id,
@@ -60,7 +79,17 @@ impl Run {
             identity: None,
             body,
         };
-        let arrival = site.catalog.reserve_arrivals(vec![wanted]).await.pop().unwrap().unwrap();
+        site.catalog.reserve_arrivals(vec![wanted]).await.pop().unwrap().unwrap()
+    }
+
+    async fn settle(&self, id: ArrivalId) {
+        let settled = Settled { id, key: None, generation: None };
+        self.pair.own.catalog.settle_arrivals(vec![settled]).await.pop().unwrap().unwrap();
+    }
+
+    /// Brings bytes to a key of the other site's store, as far as nothing breaks off.
+    async fn arrive(&mut self, at: &str, version: Option<percale_core::ids::VersionId>, body: ArrivalBody) {
+        let arrival = self.reserve(at, version, body).await;
         if self.breaks_off() {
             return;
         }
@@ -68,8 +97,7 @@ impl Run {
         if self.breaks_off() {
             return;
         }
-        let settled = Settled { id: arrival.id, key: None, generation: None };
-        self.pair.own.catalog.settle_arrivals(vec![settled]).await.pop().unwrap().unwrap();
+        self.settle(arrival.id).await;
         if self.random.chance(0.7) {
             self.go_on().await;
         }
@@ -79,17 +107,7 @@ impl Run {
         let at = self.at();
         self.sizes += 1;
         let condition = if self.random.chance(0.3) { Condition::New } else { Condition::Any };
-        let publication = Publication {
-            caller: user("owner"),
-            path: path(at),
-            parents: true,
-            condition,
-            size: ByteCount(self.sizes),
-            root: Some(root(self.sizes)),
-            mtime: None,
-            mode: None,
-            digests: Vec::new(),
-        };
+        let publication = publication(at, self.sizes, condition);
         self.arrive(at, None, ArrivalBody::Publication(Box::new(publication))).await;
     }
 
@@ -160,6 +178,8 @@ impl Run {
                     return;
                 }
                 match added {
+                    // The record ends it.
+                    Ok(CopyAnswer::Added { .. }) if self.random.chance(0.5) => return,
                     Ok(CopyAnswer::Added { position }) => Some((version, position)),
                     _ => None,
                 }
@@ -325,6 +345,46 @@ async fn with_a_copy(site: Site, key: &str) -> (Run, percale_core::ids::VersionI
     (run, version)
 }
 
+/// What has a name is no arrival any more, whether or not the answer was noted; one of whose version nobody knows here waits for
+/// the answer.
+async fn the_record_of_a_copy_ends_its_arrival(site: Site) {
+    let (run, _) = with_a_copy(site, "lab/x").await;
+    let (home, own) = (run.pair.home.catalog.clone(), run.pair.own.catalog.clone());
+    let version = run.pair.home.put("/lab/y", 7).await.version;
+    run.pair.catch_up(10).await;
+    let copied = ArrivalBody::Copy { size: ByteCount(7), root: root(7) };
+    let copy = run.reserve("/lab/y", Some(version), copied).await;
+    let new = publication("/lab/z", 8, Condition::New);
+    let made = run.reserve("/lab/z", None, ArrivalBody::Publication(Box::new(new.clone()))).await;
+    for arrival in [&copy, &made] {
+        run.settle(arrival.id).await;
+    }
+    let Arrival { id, space, store, key, generation, .. } = copy.clone();
+    let copy = NewCopy { id, space, version, store, key, generation, root: root(7) };
+    let added = home.add_copies(Some(run.own), &run.pair.home.admin, vec![copy]).await.pop().unwrap();
+    let Ok(CopyAnswer::Added { position }) = added else { panic!("{added:?}") };
+    let Arrival { id: made, store, key, generation, .. } = made;
+    let item = RemotePublication { id: made, publication: new, store, key, generation };
+    let publish = async || home.publish_from(run.own, vec![item.clone()]).await.pop().unwrap().unwrap();
+    let published = publish().await;
+
+    run.pair.catch_up(10).await;
+    let left =
+        async || own.written_arrivals(10, None).await.unwrap().iter().map(|one| one.id).collect::<Vec<_>>();
+    assert_eq!(left().await, [made], "the copy has a name");
+    assert_eq!(own.finish_arrived().await.unwrap(), 0, "the home is asked what became of it first");
+    let note = async |id, version, position| {
+        own.note_told(vec![ToldArrival { id, version, position }]).await.pop().unwrap()
+    };
+    note(id, version, position).await.unwrap();
+    assert_eq!(publish().await, published);
+    note(made, published.version, published.position).await.unwrap();
+    assert_eq!(own.finish_arrived().await.unwrap(), 1);
+    assert_eq!(left().await, []);
+    assert!(own.garbage(run.store(), 10).await.unwrap().is_empty());
+    run.pair.assert_same().await;
+}
+
 /// What the home knows of a copy while a report about it is on its way is not forgotten.
 async fn a_record_that_was_passed_over_counts_after_the_answer(site: Site) {
     let (mut run, version) = with_a_copy(site, "lab/x").await;
@@ -423,6 +483,7 @@ async fn a_report_that_a_new_copy_overtook_is_of_no_effect(site: Site) {
 
 on_both!(
     nothing_is_lost_and_nothing_left_over,
+    the_record_of_a_copy_ends_its_arrival,
     a_record_that_was_passed_over_counts_after_the_answer,
     a_report_that_a_new_copy_overtook_is_of_no_effect,
 );

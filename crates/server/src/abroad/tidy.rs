@@ -8,7 +8,7 @@ use percale_core::ErrorCode;
 use percale_core::access::Caller;
 use percale_core::ids::SiteId;
 use percale_federation::Acting;
-use percale_federation::tell::tell_copies;
+use percale_federation::tell::{Told, tell_copies};
 
 use super::Abroad;
 use crate::error::Result;
@@ -69,7 +69,15 @@ impl Abroad {
             return Ok(());
         };
         if !copies.is_empty() {
-            tell_copies(&self.fabric, home, &Acting::Site, &copies).await?;
+            let answers = tell_copies(&self.fabric, home, &Acting::Site, &copies).await?;
+            let told =
+                copies.iter().zip(answers).filter_map(|(arrival, answer)| match (arrival.version, answer) {
+                    (Some(version), Some(Told::Noted(position))) => {
+                        Some(ToldArrival { id: arrival.id, version, position })
+                    }
+                    _ => None,
+                });
+            self.note(told.collect()).await?;
         }
         if publications.is_empty() {
             return Ok(());
@@ -101,8 +109,11 @@ impl Abroad {
                 None => given_up.push(arrival.id),
             }
         }
-        self.catalog.note_told(told).await.into_iter().collect::<Result<(), _>>()?;
+        self.note(told).await?;
         self.end(given_up, ArrivalEnd::Garbage).await;
         Ok(())
+    }
+    async fn note(&self, told: Vec<ToldArrival>) -> Result<()> {
+        Ok(self.catalog.note_told(told).await.into_iter().collect::<percale_catalog::Result<()>>()?)
     }
 }
