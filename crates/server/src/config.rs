@@ -218,11 +218,11 @@ pub struct ExtractionConfig {
     /// Processes that read the headers of files at once, each shut in by itself; 0 leaves them to other servers. Default 2.
     /// Since 0.1.
     pub workers: usize,
-    /// How long nothing must have changed in a space that is `async` before its new objects are read: who writes many is not
-    /// held up. Default `1s`. Since 0.1.
+    /// How long nothing must have changed in a space that is `async`, and this server have moved no objects, before the new ones are
+    /// read: who writes many is not held up, nor who copies or fetches them. Default `1s`. Since 0.1.
     #[serde(with = "humantime_serde")]
     pub delay: Duration,
-    /// After how long they are read although the writing goes on. Default `10s`. Since 0.1.
+    /// After how long they are read although that goes on. Default `10s`. Since 0.1.
     #[serde(with = "humantime_serde")]
     pub at_latest: Duration,
     /// And once so many records of its journal were not looked at: one for each change of an object. Default 100000. Since 0.1.

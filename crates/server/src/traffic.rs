@@ -1,7 +1,9 @@
 //! What the bytes between this site and others have to keep to, whichever task or reader moves them.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::{Duration, Instant};
 
 use percale_api::uploads::PullItem;
 use percale_catalog::OpenVersion;
@@ -29,6 +31,9 @@ pub struct Traffic {
     shares: Together<Share>,
     /// Whole objects that are.
     queues: Together<Queues<ToSend>>,
+    began: Instant,
+    /// When objects were moved last, in milliseconds since `began`.
+    moved: AtomicU64,
 }
 
 /// An object that a stream was asked for, and what it has found of it.
@@ -87,7 +92,19 @@ impl Traffic {
             owners: Mutex::default(),
             shares: Together::default(),
             queues: Together::default(),
+            began: Instant::now(),
+            moved: AtomicU64::new(0),
         }
+    }
+
+    /// Notes that objects are being moved, in streams of frames: what can wait leaves the processors to them.
+    pub fn note_moving(&self) {
+        self.moved.store(self.began.elapsed().as_millis() as u64, Relaxed);
+    }
+
+    /// Returns for how long none were.
+    pub fn rests(&self) -> Duration {
+        self.began.elapsed().saturating_sub(Duration::from_millis(self.moved.load(Relaxed)))
     }
 
     /// Returns what the streams share that send a version.

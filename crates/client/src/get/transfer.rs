@@ -22,6 +22,9 @@ use crate::upload::blocking;
 
 /// Most objects of one request for small ones.
 const BATCH_ITEMS: usize = 500;
+/// And of the first on each stream: every stream gets some of those that are listed first ([`FIRST_PAGE`](super::FIRST_PAGE)), and the
+/// windows of all connections open while the next are listed.
+const FIRST_ITEMS: usize = 10;
 /// Bytes of one: half of what is left for each stream, so that all end together, once that is known; not less than what comes for longer than a
 /// request is on its way.
 const BATCH_BYTES: RangeInclusive<u64> = 2 << 20..=16 << 20;
@@ -217,7 +220,8 @@ impl<'a> Transfer<'a> {
         let streams = self.client.streams();
         let share = if listing { u64::MAX } else { self.small_bytes / (2 * streams as u64) };
         let bytes = share.clamp(*BATCH_BYTES.start(), *BATCH_BYTES.end());
-        (next_request(self.requests, streams, BATCH_ITEMS), bytes)
+        let further = self.requests.checked_sub(streams);
+        (further.map_or(FIRST_ITEMS, |further| next_request(further, streams, BATCH_ITEMS)), bytes)
     }
 
     /// Tells whether there is enough for a request: all there will be, or as much as it may have.

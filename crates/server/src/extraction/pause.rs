@@ -1,6 +1,6 @@
 //! When the objects of a space are read while it is written to: who writes many is not held up, and what waits does not grow for ever.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use percale_core::{ByteCount, Position};
 
@@ -25,13 +25,14 @@ struct Waiting {
 }
 
 impl Pause {
-    /// Tells whether a space is read now: it was not written to for a while, or enough waits.
+    /// Tells whether a space is read now: it was not written to for a while, and nothing moved at this server, or enough waits.
     ///
-    /// `left` is how many records of its journal were not looked at up to a position, if that is known; `end` is the end of the journal,
-    /// and `used` what the space holds.
+    /// `rests` is for how long nothing moved; `left` is how many records of its journal were not looked at up to a position, if that is
+    /// known; `end` is the end of the journal, and `used` what the space holds.
     pub(super) fn is_over(
         &mut self,
         config: &ExtractionConfig,
+        rests: Duration,
         left: impl Fn(Position) -> Option<u64>,
         end: Position,
         used: ByteCount,
@@ -42,7 +43,7 @@ impl Pause {
             return true;
         }
         self.due = None;
-        let does_rest = since.elapsed() >= config.delay;
+        let does_rest = since.elapsed().min(rests) >= config.delay;
         let waiting = *self.waiting.get_or_insert_with(|| Waiting { since: Instant::now(), used });
         let is_enough = waiting.since.elapsed() >= config.at_latest
             || left(end).is_some_and(|records| records >= config.at_count)
@@ -56,12 +57,12 @@ impl Pause {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use percale_core::ids::SpaceId;
     use uuid::Uuid;
 
     use super::*;
+
+    const LONG: Duration = Duration::from_secs(1000);
 
     fn at(seq: u64) -> Position {
         Position { space: SpaceId(Uuid::nil()), term: 1, seq }
@@ -80,12 +81,13 @@ mod tests {
     fn a_space_is_read_when_it_rests() {
         let mut pause = Pause::default();
         for end in 1..5 {
-            assert!(!pause.is_over(&never(), read(0), at(end), ByteCount(end)));
+            assert!(!pause.is_over(&never(), LONG, read(0), at(end), ByteCount(end)));
         }
-        assert!(!pause.is_over(&never(), read(0), at(4), ByteCount(4)), "it has not rested for long");
+        assert!(!pause.is_over(&never(), LONG, read(0), at(4), ByteCount(4)), "it has not rested for long");
         let soon = ExtractionConfig { delay: Duration::from_millis(1), ..never() };
         std::thread::sleep(soon.delay);
-        assert!(pause.is_over(&soon, read(0), at(4), ByteCount(4)));
+        assert!(!pause.is_over(&soon, Duration::ZERO, read(0), at(4), ByteCount(4)), "objects are moved");
+        assert!(pause.is_over(&soon, LONG, read(0), at(4), ByteCount(4)));
     }
 
     #[test]
@@ -100,8 +102,8 @@ mod tests {
             (ExtractionConfig { at_bytes: 501, ..never() }, false),
         ] {
             let mut pause = Pause::default();
-            pause.is_over(&config, read(0), first.0, first.1);
-            assert_eq!(pause.is_over(&config, read(0), next.0, next.1), is_over, "{config:?}");
+            pause.is_over(&config, LONG, read(0), first.0, first.1);
+            assert_eq!(pause.is_over(&config, LONG, read(0), next.0, next.1), is_over, "{config:?}");
         }
     }
 
@@ -109,14 +111,14 @@ mod tests {
     fn what_waited_is_read_to_its_end_and_what_came_since_waits() {
         let config = ExtractionConfig { at_count: 1000, ..never() };
         let mut pause = Pause::default();
-        assert!(pause.is_over(&config, read(0), at(1000), ByteCount(0)));
+        assert!(pause.is_over(&config, LONG, read(0), at(1000), ByteCount(0)));
         // Page by page, while it is written to.
         for page in [500, 999] {
-            assert!(pause.is_over(&config, read(page), at(1001 + page), ByteCount(0)), "{page}");
+            assert!(pause.is_over(&config, LONG, read(page), at(1001 + page), ByteCount(0)), "{page}");
         }
-        assert!(!pause.is_over(&config, read(1000), at(1999), ByteCount(0)));
+        assert!(!pause.is_over(&config, LONG, read(1000), at(1999), ByteCount(0)));
         // What waited in a journal that is over is in the new one.
-        assert!(!pause.is_over(&config, |_| None, Position { term: 2, ..at(5) }, ByteCount(0)));
-        assert!(pause.is_over(&config, read(1000), at(2000), ByteCount(0)));
+        assert!(!pause.is_over(&config, LONG, |_| None, Position { term: 2, ..at(5) }, ByteCount(0)));
+        assert!(pause.is_over(&config, LONG, read(1000), at(2000), ByteCount(0)));
     }
 }

@@ -136,7 +136,7 @@ async fn is_pause_over(app: &AppState, space: &Space) -> Result<bool> {
     Ok(app.extraction.state(space.id, |state| {
         // Where this server has read nothing yet, all of the journal counts.
         let left = |end: Position| state.place.map_or(Some(end.seq), |place| place.left(end));
-        state.pause.is_over(&app.config.extraction, left, space.position, used)
+        state.pause.is_over(&app.config.extraction, app.traffic.rests(), left, space.position, used)
     }))
 }
 

@@ -96,6 +96,7 @@ impl Flow {
 
     /// Waits until bytes that came from another site may be followed by others.
     pub async fn admit(&self, bytes: u64) {
+        self.0.traffic.note_moving();
         if self.limit().is_none() {
             return;
         }

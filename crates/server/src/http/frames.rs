@@ -70,6 +70,7 @@ async fn push(
         is_frames?;
         while let Some(piece) = body.next().await {
             decoder.feed(piece?);
+            push.app.traffic.note_moving();
             while let Some(frame) = decoder.next().map_err(frame_error)? {
                 push.take(frame).await?;
             }

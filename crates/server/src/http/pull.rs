@@ -32,7 +32,7 @@ use crate::listener::PeerKey;
 use crate::plain::{Carried, Met, Part};
 use crate::publish::MAX_BATCH;
 use crate::reading::{Piece, Source};
-use crate::traffic::Sent;
+use crate::traffic::{Sent, Traffic};
 use crate::{ApiError, AppState, Result};
 
 mod together;
@@ -108,8 +108,9 @@ async fn pull(
     };
     // Ends when everything was sent, or when the client goes away and the receiver with it.
     tokio::spawn(async move {
-        let limit = asker.reading.session.site.is_some().then(|| app.traffic.out.clone());
-        let mut out = Sending { encoder, to, places: 0, limit };
+        let traffic = app.traffic.clone();
+        let limit = asker.reading.session.site.is_some().then(|| traffic.out.clone());
+        let mut out = Sending { encoder, to, places: 0, limit, traffic };
         if send_all(&app, &asker, follow, wanted.items, &mut out).await.is_ok() {
             out.end();
         }
@@ -204,6 +205,7 @@ struct Sending {
     places: u64,
     /// What it keeps to, if another site asks.
     limit: Option<Arc<Bucket>>,
+    traffic: Arc<Traffic>,
 }
 
 /// The client went away.
@@ -212,6 +214,7 @@ struct Gone;
 impl Sending {
     /// Sends what the encoder has ready.
     async fn send(&mut self) -> Result<(), Gone> {
+        self.traffic.note_moving();
         while let Some(mut piece) = self.encoder.next() {
             if let Some((limit, rate)) = self.limit() {
                 let most = usize::try_from(rate.bytes_per_second() / PIECES_A_SECOND).unwrap_or(usize::MAX);

@@ -185,6 +185,7 @@ where
     let mut decoder = Decoder::new();
     while let Some(piece) = body.next().await {
         decoder.feed(piece?);
+        app.traffic.note_moving();
         while let Some(frame) = decoder.next().map_err(|error| frame_error(session, &error))? {
             match frame {
                 Frame::Data(group) => app.uploads.write(session, group).await?,

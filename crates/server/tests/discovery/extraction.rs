@@ -145,6 +145,26 @@ async fn a_sync_write_waits_for_the_server_that_reads() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn headers_wait_while_objects_are_fetched() {
+    let server = server_with(1, |config| {
+        config.delay = Duration::from_secs(2);
+        config.at_latest = Duration::from_secs(3600);
+    })
+    .await;
+    let admin = &server.admin;
+    server.add_store("disk").await;
+    admin.post("/v1/spaces", json!({"name": "s", "extraction": "async"})).await.expect(201);
+    admin.write("/s/x.json", b"{}".to_vec()).await.expect(201);
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_secs(4) {
+        admin.post("/v1/frames/pull", json!({"items": [{"path": "/s/x.json"}]})).await.expect(200);
+        assert!(is_read(admin, "/s/x.json").await.is_none(), "after {:?}", began.elapsed());
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    eventually("it is read once they rest", || is_read(admin, "/s/x.json")).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn who_goes_on_writing_has_headers_read_once_enough_wait() {
     const NEVER: (Duration, u64, u64) = (Duration::from_secs(3600), u64::MAX, u64::MAX);
     for enough in
