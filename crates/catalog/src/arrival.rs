@@ -68,7 +68,7 @@ impl Catalog {
     }
 
     /// Returns arrivals whose bytes are settled, behind `after`, in the order of their ids. Those without
-    /// [`Arrival::told`] are to be told.
+    /// [`Arrival::told`] are to be told; some were, and their records have not come.
     pub async fn written_arrivals(&self, limit: usize, after: Option<ArrivalId>) -> Result<Vec<Arrival>> {
         let after = after.unwrap_or(ArrivalId(uuid::Uuid::nil()));
         self.ask(ListWritten { after, limit: limit.clamp(1, MAX_PUBLISH) }).await

@@ -125,7 +125,7 @@ pub fn share_of(streams: usize, beside: usize, alone: &RangeInclusive<u64>) -> (
     (streams.div_ceil(beside), least..=*alone.end())
 }
 
-/// Names of small objects that the first request on a connection carries: they fit the window that it begins with, 14 kB.
+/// Names of small objects that the first requests carry: they fit the window that a connection begins with, 14 kB.
 const FIRST_NAMES: usize = 64;
 
 /// Returns how many small objects the next request asks for, after so many requests over these streams: few at first, so

@@ -1,4 +1,4 @@
-//! What the bytes between this site and others have to keep to, whichever task or reader moves them.
+//! What the bytes between this site and others have to keep to, whichever task or reader moves them, and whether any are being moved.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};

@@ -113,6 +113,7 @@ impl Abroad {
         self.end(given_up, ArrivalEnd::Garbage).await;
         Ok(())
     }
+
     async fn note(&self, told: Vec<ToldArrival>) -> Result<()> {
         Ok(self.catalog.note_told(told).await.into_iter().collect::<percale_catalog::Result<()>>()?)
     }

@@ -1,4 +1,5 @@
-//! When the objects of a space are read while it is written to: who writes many is not held up, and what waits does not grow for ever.
+//! When the objects of a space are read while it is written to, or objects are moved: who has many is not held up, and what waits does
+//! not grow for ever.
 
 use std::time::{Duration, Instant};
 

@@ -94,7 +94,7 @@ impl Flow {
         own.into_iter().chain(self.0.traffic.into.rate()).min()
     }
 
-    /// Waits until bytes that came from another site may be followed by others.
+    /// Notes that bytes came from another site, and waits until others may follow.
     pub async fn admit(&self, bytes: u64) {
         self.0.traffic.note_moving();
         if self.limit().is_none() {
