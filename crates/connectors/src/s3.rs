@@ -36,7 +36,7 @@ use percale_store::error::refuse_stage;
 use percale_store::{
     Capabilities, Delete, Error, ErrorKind, FileIdentity, FileRange, Generation, Kind, ListOptions,
     ListStream, Meta, Operation, Publish, Published, ReadOptions, ReadStream, Result, SmallFile, Stage,
-    StageOptions, StageToken, Staged, Store, StoreKey, Usage,
+    StageOptions, StageToken, Staged, Store, StoreExt as _, StoreKey, Usage,
 };
 
 pub use self::config::{S3Config, S3Credential};
@@ -282,6 +282,14 @@ impl Store for S3 {
         let at = range.start();
         let piece = options.piece_len();
         Ok(Box::new(Reader { key: key.clone(), meta, range, at, piece, body, rest: Bytes::new() }))
+    }
+
+    async fn read_small(&self, files: Vec<(StoreKey, ReadOptions)>) -> Result<Vec<Result<Bytes>>> {
+        let read = async |(key, options): (StoreKey, ReadOptions)| {
+            let most = ByteCount(options.piece_len() as u64);
+            self.read_all(&key, options, most).await
+        };
+        Ok(self.inner.each(files, read).await)
     }
 
     async fn stage(&self, options: StageOptions) -> Result<Box<dyn Stage>> {

@@ -1,6 +1,7 @@
 //! Reading versions: which copy, and every group verified before it leaves, unless its receiver does that
 //! (`docs/design/transfers.md`, "Who compares").
 
+mod small;
 mod verified;
 
 use std::collections::HashMap;
@@ -25,6 +26,7 @@ use crate::error::{ApiError, Result};
 use crate::lease::ServerLease;
 use crate::publish::{key, put_tree, tree_key};
 use crate::stores::{OpenStore, Registry};
+pub use small::{READS, TOGETHER, in_batches};
 use verified::Groups;
 pub use verified::{Piece, VerifiedRead};
 

@@ -104,6 +104,7 @@ pub enum Operation {
     Stat,
     List,
     Read,
+    ReadSmall,
     Stage,
     StageSmall,
     Write,
@@ -131,6 +132,7 @@ impl Operation {
             Self::Stat => "stat",
             Self::List => "list",
             Self::Read => "read",
+            Self::ReadSmall => "read_small",
             Self::Stage => "stage",
             Self::StageSmall => "stage_small",
             Self::Write => "write",
@@ -192,6 +194,12 @@ impl Error {
     /// Makes the error of an operation that a store does not have.
     pub fn unsupported(operation: Operation, detail: impl Into<String>) -> Self {
         Self::new(ErrorKind::Unsupported, operation).detail(detail)
+    }
+
+    /// More bytes of a file than are read at once.
+    pub(crate) fn too_much(key: &StoreKey, bytes: u64, most: u64) -> Self {
+        let detail = format!("{bytes} bytes, at most {most} are read at once");
+        Self::new(ErrorKind::InvalidInput, Operation::Read).on(key).detail(detail)
     }
 
     /// Names the key, token or path that it was about.

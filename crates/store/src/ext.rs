@@ -48,11 +48,7 @@ impl<S: Store + ?Sized> StoreExt for S {
     async fn read_all(&self, key: &StoreKey, options: ReadOptions, limit: ByteCount) -> Result<Bytes> {
         let mut stream = self.read(key, options).await?;
         if stream.range().len() > limit.0 {
-            return Err(Error::new(ErrorKind::InvalidInput, Operation::Read).on(key).detail(format!(
-                "{} bytes, at most {} are read at once",
-                stream.range().len(),
-                limit.0
-            )));
+            return Err(Error::too_much(key, stream.range().len(), limit.0));
         }
         let Some(first) = stream.next().await? else { return Ok(Bytes::new()) };
         if first.len() as u64 == stream.range().len() {

@@ -15,7 +15,8 @@ use crate::error::refuse_stage;
 use crate::{
     Capabilities, Delete, Error, ErrorKind, FileIdentity, FileRange, Kind, ListOptions, ListPage, ListStream,
     Meta, Operation, Publish, PublishMode, Published, ReadCapabilities, ReadOptions, ReadStream, Result,
-    SmallFile, Stage, StageOptions, StageToken, Staged, Store, StoreKey, Usage, WriteCapabilities,
+    SmallFile, Stage, StageOptions, StageToken, Staged, Store, StoreExt as _, StoreKey, Usage,
+    WriteCapabilities,
 };
 
 /// Which kind of storage a [`Memory`] behaves like.
@@ -204,6 +205,15 @@ impl Store for Memory {
         let left = bytes.slice(range.start() as usize..range.end() as usize);
         let piece = options.piece_len();
         Ok(Box::new(Reader { shared: self.shared.clone(), key: key.clone(), meta, range, left, piece }))
+    }
+
+    async fn read_small(&self, files: Vec<(StoreKey, ReadOptions)>) -> Result<Vec<Result<Bytes>>> {
+        let mut results = Vec::with_capacity(files.len());
+        for (key, options) in files {
+            let most = ByteCount(options.piece_len() as u64);
+            results.push(self.read_all(&key, options, most).await);
+        }
+        Ok(results)
     }
 
     async fn stage(&self, options: StageOptions) -> Result<Box<dyn Stage>> {

@@ -221,6 +221,14 @@ impl Store for Posix {
         Ok(Box::new(reader))
     }
 
+    async fn read_small(&self, files: Vec<(StoreKey, ReadOptions)>) -> Result<Vec<Result<Bytes>>> {
+        let inner = self.inner.clone();
+        let reserved = files.iter().all(|(key, _)| key.is_reserved());
+        let read = move |(key, options)| read::small(&inner.root, key, &options);
+        let work = move || Ok(files.into_iter().map(read).collect());
+        self.executor.for_keys(reserved).run(Operation::ReadSmall, work).await
+    }
+
     async fn stage(&self, options: StageOptions) -> Result<Box<dyn Stage>> {
         self.make_fences([options.token.fence()]).await?;
         let open = move |_: &Inner, area: &StageArea| area.open(options);

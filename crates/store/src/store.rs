@@ -67,6 +67,13 @@ pub trait Store: Debug + Send + Sync + 'static {
     /// - A read that ends without an error gave every byte of the range.
     async fn read(&self, key: &StoreKey, options: ReadOptions) -> Result<Box<dyn ReadStream>>;
 
+    /// Reads parts of files, or whole ones, each with its own result, in the order given. Each is one piece at most. Holds all of them in
+    /// memory.
+    ///
+    /// - Does what `read` with the same options would do.
+    /// - What is more than the piece of its options is `InvalidInput`.
+    async fn read_small(&self, files: Vec<(StoreKey, ReadOptions)>) -> Result<Vec<Result<Bytes>>>;
+
     /// Begins or continues a staged file, which nobody sees.
     ///
     /// - A token that is staged already is `AlreadyExists`, unless `resume` is set.

@@ -60,6 +60,11 @@ impl Elsewhere {
         self
     }
 
+    /// Tells whether another site was asked for a version.
+    pub fn has(&self, version: VersionId) -> bool {
+        self.0.contains_key(&version)
+    }
+
     /// Returns what was found of a version; nothing if no other site was asked for it.
     pub fn of(&self, version: VersionId) -> Option<Result<Gathered>> {
         let found = self.0.get(&version)?.as_ref();

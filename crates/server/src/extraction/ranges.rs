@@ -6,22 +6,23 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bytes::{Bytes, BytesMut};
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
-use percale_catalog::OpenVersion;
 use percale_core::ByteRange;
 use percale_core::tree::{GROUP_SIZE, group_range};
 
-use crate::reading::{Reach, Reader, Source};
+use crate::reading::{Reader, Source};
 use crate::{AppState, Result};
 
 /// Returns what reads ranges of a version. What lies in one group is read and verified with its group, and the next range may lie there, too.
-pub(super) async fn bytes_of(
+/// Its first group may be there already.
+pub(super) fn bytes_of(
     app: &AppState,
-    version: &OpenVersion,
-    reach: &Reach,
-) -> Result<impl Fn(ByteRange) -> BoxFuture<'static, Result<Bytes>> + Send + Sync + use<>> {
-    let (size, source) = (version.size, Arc::new(app.reader.source(version.clone(), reach).await?));
-    let (reader, held) = (app.reader.clone(), Arc::new(Mutex::new(Held::default())));
-    Ok(move |range: ByteRange| -> BoxFuture<'static, Result<Bytes>> {
+    source: Arc<Source>,
+    first: Option<Bytes>,
+) -> impl Fn(ByteRange) -> BoxFuture<'static, Result<Bytes>> + Send + Sync + use<> {
+    let (size, mut held) = (source.version.size, Held::default());
+    first.into_iter().for_each(|bytes| held.keep(0, bytes));
+    let (reader, held) = (app.reader.clone(), Arc::new(Mutex::new(held)));
+    move |range: ByteRange| -> BoxFuture<'static, Result<Bytes>> {
         let (reader, source, held) = (reader.clone(), source.clone(), held.clone());
         let bytes = async move {
             let group = group_range(size, range.start() / GROUP_SIZE);
@@ -43,7 +44,7 @@ pub(super) async fn bytes_of(
             Ok(bytes.slice(bytes.len().min(from as usize)..bytes.len().min(to as usize)))
         };
         bytes.boxed()
-    })
+    }
 }
 
 async fn read_range(reader: &Arc<Reader>, source: Arc<Source>, range: ByteRange) -> Result<Bytes> {

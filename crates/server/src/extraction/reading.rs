@@ -1,9 +1,16 @@
 //! How the headers of versions are read, whatever keeps some of them from it.
 
+use std::collections::{HashMap, HashSet};
+use std::iter;
+use std::sync::Arc;
+
+use bytes::Bytes;
 use futures::future::BoxFuture;
 use futures::{FutureExt as _, StreamExt as _, stream};
 use percale_catalog::{Described, Header, OpenVersion, SpaceRules};
 use percale_core::ErrorCode;
+use percale_core::ids::VersionId;
+use percale_discovery::frame::BLOCK;
 use percale_discovery::header::Header as Gathered;
 use percale_store::ErrorKind;
 
@@ -11,7 +18,7 @@ use super::attributes_of;
 use super::elsewhere::Elsewhere;
 use super::ranges::bytes_of;
 use crate::publish::key;
-use crate::reading::Reach;
+use crate::reading::{READS, Reach, Source, TOGETHER, in_batches};
 use crate::{ApiError, AppState, Result};
 
 /// How headers are read.
@@ -26,7 +33,12 @@ pub(super) struct Reading<'a> {
     pub marks: bool,
     /// What other sites have read.
     pub elsewhere: Option<&'a Elsewhere>,
+    /// What was read ahead.
+    pub ahead: Option<&'a Ahead>,
 }
+
+/// Small objects, each with its bytes.
+pub(super) type Ahead = HashMap<VersionId, (Arc<Source>, Bytes)>;
 
 /// Tells whether it may be the store that keeps something from being read, and not what is read.
 fn is_of_store(error: &ApiError) -> bool {
@@ -37,15 +49,48 @@ fn is_of_store(error: &ApiError) -> bool {
 impl<'a> Reading<'a> {
     /// Reads what can be read now.
     pub fn new(app: &'a AppState, rules: &'a SpaceRules, reach: &'a Reach) -> Self {
-        Self { app, rules, reach, by_itself: false, marks: false, elsewhere: None }
+        Self { app, rules, reach, by_itself: false, marks: false, elsewhere: None, ahead: None }
     }
 
     /// Reads the headers of versions, some at once; in their order.
     pub async fn all(self, versions: &[Described]) -> Vec<Result<Header>> {
-        let read = versions.iter().map(|version| self.one(version).boxed());
+        let ahead = self.read_ahead(versions).boxed().await;
+        let reading = Reading { ahead: Some(&ahead), ..self };
+        let read = versions.iter().map(|version| reading.one(version).boxed());
         let read: Vec<BoxFuture<'_, Result<Header>>> = read.collect();
         // The bytes of the next ones are looked for meanwhile.
         stream::iter(read).buffered(self.app.extraction.at_once * 2).collect().await
+    }
+
+    /// Reads the objects and documents of which the first look sees all there is, several together. What cannot be read is left out.
+    async fn read_ahead(self, versions: &[Described]) -> Ahead {
+        let reader = &self.app.reader;
+        let (mut sources, mut seen) = (Vec::new(), HashSet::new());
+        let all: Vec<&OpenVersion> = all_of(versions).collect();
+        for version in all {
+            let is_left_out = !(1..=BLOCK).contains(&version.size.0)
+                || self.elsewhere.is_some_and(|elsewhere| elsewhere.has(version.version))
+                || (self.by_itself && self.app.extraction.away.has_all_stores_of(version));
+            if !is_left_out
+                && seen.insert(version.version)
+                && let Ok(source) = reader.source(version.clone(), self.reach).await
+            {
+                sources.push(Arc::new(source));
+            }
+        }
+        let together = in_batches(sources, |source| source.version.size.0, || TOGETHER);
+        let read = together.into_iter().map(|some| {
+            let read = async move {
+                let read = reader.read_together(&some, true).await;
+                let found = some.into_iter().zip(read);
+                let found =
+                    found.filter_map(|(source, bytes)| Some((source.version.version, (source, bytes?))));
+                found.collect::<Vec<_>>()
+            };
+            read.boxed()
+        });
+        let read: Vec<BoxFuture<'_, _>> = read.collect();
+        stream::iter(read).buffered(READS).flat_map(stream::iter).collect().await
     }
 
     /// Reads the header of a version, and what the documents beside it say.
@@ -110,7 +155,11 @@ impl<'a> Reading<'a> {
 
     async fn header(self, version: &OpenVersion) -> Result<Gathered> {
         let name = version.path.name().unwrap_or_default();
-        let read = bytes_of(self.app, version, self.reach).await?;
+        let (source, first) = match self.ahead.and_then(|ahead| ahead.get(&version.version)) {
+            Some((source, bytes)) => (source.clone(), Some(bytes.clone())),
+            None => (Arc::new(self.app.reader.source(version.clone(), self.reach).await?), None),
+        };
+        let read = bytes_of(self.app, source, first);
         self.app.extraction.gather(name, version.size, &read).await
     }
 
@@ -131,6 +180,11 @@ impl<'a> Reading<'a> {
         }
         true
     }
+}
+
+/// Returns objects, each with the documents that describe it.
+fn all_of(versions: &[Described]) -> impl Iterator<Item = &OpenVersion> {
+    versions.iter().flat_map(|Described { object, by, .. }| iter::once(object).chain(by))
 }
 
 /// Says why something was not read, and whether it is tried again.

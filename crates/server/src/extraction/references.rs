@@ -1,5 +1,7 @@
 //! Where the chunks of the arrays of an object lie, for whoever may read it.
 
+use std::sync::Arc;
+
 use percale_catalog::OpenVersion;
 use percale_core::ErrorCode;
 use percale_discovery::frame::{Asked, Outcome, What};
@@ -22,7 +24,8 @@ pub async fn references(app: &AppState, version: &OpenVersion, reach: &Reach) ->
     };
     let closed = |_| ApiError::internal("files are not read any more");
     let _room = app.extraction.for_references.acquire().await.map_err(closed)?;
-    let read = bytes_of(app, version, reach).await?;
+    let source = Arc::new(app.reader.source(version.clone(), reach).await?);
+    let read = bytes_of(app, source, None);
     let name = version.path.name().unwrap_or_default().to_owned();
     let size = version.size.0;
     let outcome = pool.read(&Asked { name, size, what: What::References }, &read).await?;

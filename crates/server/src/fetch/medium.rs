@@ -18,7 +18,6 @@ use percale_store::{SmallFile, StageToken, Staged};
 
 use super::Fetch;
 use super::large::Large;
-use super::small::READS;
 use crate::publish::key_for_stage;
 use crate::stores::OpenStore;
 use crate::{ApiError, AppState, Result};
@@ -130,6 +129,9 @@ impl Fetch {
         Err(wrong_again(store, path))
     }
 }
+
+/// Small files that are read back at once.
+const READS: usize = 16;
 
 /// A small file that is staged, and what it was made of.
 pub(super) struct SmallStaged<'a> {

@@ -12,9 +12,9 @@ use percale_api::uploads::PullItem;
 use percale_catalog::OpenVersion;
 use percale_client::Transport;
 use percale_client::pull::{Checks, FrameStream};
+use percale_core::ErrorCode;
 use percale_core::ids::{SiteId, StoreId};
 use percale_core::tree::{HashTree, group_count};
-use percale_core::{ByteRange, ErrorCode};
 use percale_federation::Member;
 use percale_mover::room::Taken;
 use percale_mover::{Frame, Wait};
@@ -26,14 +26,14 @@ use super::flow::Flow;
 use super::medium::{SmallStaged, read_small_back, verified};
 use super::{Become, Brought, Fetch, OnEnd, Ready, Wanted, cannot_read, tell};
 use crate::publish::{StagedContent, key_for_stage};
-use crate::reading::{Reader, Source};
+use crate::reading::{READS, Source, TOGETHER, in_batches};
 use crate::stores::OpenStore;
 use crate::{ApiError, AppState, Result};
 
 mod requests;
 mod together;
 
-use requests::{in_batches, in_requests};
+use requests::in_requests;
 use together::Stream;
 
 /// Streams of small objects at once.
@@ -48,9 +48,6 @@ pub(super) const MEMORY: u32 = 64;
 /// Bytes that are counted against a limit together. The streams of a task wait for each other in turn, those of large objects
 /// with a group each time: one small object each time would leave small ones nearly nothing.
 const ADMITTED: u64 = 256 << 10;
-/// Small objects that are read at once from own stores.
-pub(super) const READS: usize = 16;
-
 const _: () =
     assert!(STREAMS as u64 * (PART_BYTES + percale_core::tree::GROUP_SIZE) <= (MEMORY as u64) << 20);
 
@@ -262,17 +259,14 @@ impl Fetch {
     /// Reads small objects from own stores. What cannot be read is asked for at the next site.
     async fn read(&self, wanted: Vec<Small>, arriving: &mut Parts<'_>) -> Vec<Small> {
         arriving.taken = self.memory.take(wanted.iter().map(Small::size).sum()).await;
-        let reads = wanted.into_iter().map(|one| {
-            let reader = &self.app.reader;
-            async move {
-                let bytes = read(reader, &one.source).await;
-                (one, bytes)
-            }
+        let together = in_batches(wanted, Small::size, || TOGETHER).into_iter().map(async |some| {
+            let sources: Vec<_> = some.iter().map(|one| one.source.clone()).collect();
+            let read = self.app.reader.read_small(&sources, true).await;
+            some.into_iter().zip(read).collect::<Vec<_>>()
         });
-        let reads: Vec<BoxFuture<'_, (Small, Result<Bytes>)>> = reads.map(FutureExt::boxed).collect();
-        let reads = stream::iter(reads).buffered(READS).collect::<Vec<_>>();
+        let reads = stream::iter(together).buffered(READS).collect::<Vec<_>>();
         let mut missing = Vec::new();
-        for (mut one, bytes) in self.flow.meter().waiting(Wait::OwnDisk, reads).await {
+        for (mut one, bytes) in self.flow.meter().waiting(Wait::OwnDisk, reads).await.into_iter().flatten() {
             match bytes {
                 Ok(bytes) => {
                     self.flow.meter().received(bytes.len() as u64);
@@ -396,12 +390,6 @@ impl Asked {
         self.wanted.retain(Option::is_some);
         self.refused.clear();
     }
-}
-
-/// Reads a whole version of one group, verified.
-async fn read(reader: &Arc<Reader>, source: &Arc<Source>) -> Result<Bytes> {
-    let mut read = reader.read(source.clone(), ByteRange::whole(source.version.size)).await?;
-    Ok(read.next().await?.unwrap_or_default())
 }
 
 /// Stages small objects together and makes what they are to be of them.

@@ -31,7 +31,7 @@ use super::ticket::Reading;
 use crate::listener::PeerKey;
 use crate::plain::{Carried, Met, Part};
 use crate::publish::MAX_BATCH;
-use crate::reading::{Piece, Source};
+use crate::reading::{Piece, READS, Source, TOGETHER, in_batches};
 use crate::traffic::{Sent, Traffic};
 use crate::{ApiError, AppState, Result};
 
@@ -50,8 +50,6 @@ const SHARE_LEN: RangeInclusive<usize> = 16..=64;
 const LEAST_PIECE: usize = 16 << 10;
 /// And how much of a second's bytes, one part in so many.
 const PIECES_A_SECOND: u64 = 100;
-/// Small objects that are read side by side.
-const READS: usize = 8;
 
 /// The routes of this file.
 pub fn routes() -> OpenApiRouter<AppState> {
@@ -264,10 +262,28 @@ impl To {
     }
 }
 
-/// A small object read whole, or the source of a large one.
+/// An item to be sent.
+struct ToFetch {
+    ranges: Option<Vec<ByteRange>>,
+    opened: Result<OpenVersion>,
+    /// Where it is read instead, if it is not sent.
+    away: Option<Away>,
+}
+
+/// The number of a place, and what it is where it comes up first.
+type Away = (u64, Vec<u8>);
+
+impl ToFetch {
+    fn bytes(&self) -> u64 {
+        self.opened.as_ref().map_or(0, |version| version.size.0)
+    }
+}
+
+/// A small object read whole, the source of a large one, or where one is read.
 enum Fetched {
-    Whole(Arc<Source>, Piece),
+    Whole(Arc<Source>, Bytes),
     Ranges(Arc<Source>, Vec<ByteRange>),
+    Away(OpenVersion, Away),
 }
 
 async fn send_all(
@@ -289,31 +305,23 @@ async fn send_all(
             None => (Vec::new(), vec![None; chunk.len()]),
         };
         let mut named = vec![None; places.len()];
-        let wanted: Vec<_> = chunk.iter().map(|item| item.ranges.clone()).zip(opened).zip(numbers).collect();
-        let fetch_or_place = async |((ranges, opened), place): ((_, Result<OpenVersion>), Option<usize>)| {
-            match (opened, place) {
-                (Ok(version), Some(place)) => Err((version, place)),
-                (opened, _) => Ok(fetch(app, asker, ranges, opened).await),
+        let mut away = |place: usize| match named[place] {
+            Some(number) => (number, Vec::new()),
+            None => {
+                out.places += 1;
+                (*named[place].insert(out.places - 1), json(&places[place]))
             }
         };
-        let mut fetched = stream::iter(wanted).map(fetch_or_place).buffered(READS).boxed();
-        let mut at = 0;
-        while let Some(one) = fetched.next().await {
-            let path = &chunk[at].path;
-            at += 1;
-            match one {
-                Err((version, place)) => {
-                    let item = announce(out, &version);
-                    // Described once, where it comes up.
-                    let (number, info) = match named[place] {
-                        Some(number) => (number, Vec::new()),
-                        None => (*named[place].insert(out.places), json(&places[place])),
-                    };
-                    out.places = out.places.max(number + 1);
-                    out.encoder.away(item, number, &info);
-                    out.send().await?;
-                }
-                Ok(one) => send_one(app, asker, path, one, out).await?,
+        let wanted = chunk.iter().zip(opened).zip(numbers).map(|((item, opened), place)| {
+            let away = place.filter(|_| opened.is_ok()).map(&mut away);
+            ToFetch { ranges: item.ranges.clone(), opened, away }
+        });
+        let batches = in_batches(wanted.collect(), ToFetch::bytes, || TOGETHER);
+        let mut fetched = stream::iter(batches).map(|batch| fetch(app, asker, batch)).buffered(READS).boxed();
+        let mut items = chunk.iter();
+        while let Some(batch) = fetched.next().await {
+            for (one, item) in batch.into_iter().zip(&mut items) {
+                send_one(app, asker, &item.path, one, out).await?;
             }
         }
     }
@@ -321,7 +329,7 @@ async fn send_all(
     out.send().await
 }
 
-/// Sends an object of which there is a copy that can be read from here, or says why it is not sent.
+/// Sends an object, or says where it is read, or why it is not sent.
 async fn send_one(
     app: &AppState,
     asker: &Asker,
@@ -330,8 +338,9 @@ async fn send_one(
     out: &mut Sending,
 ) -> Result<(), Gone> {
     match one {
-        Ok(Fetched::Whole(source, piece)) => {
+        Ok(Fetched::Whole(source, bytes)) => {
             let item = announce(out, &source.version);
+            let piece = Piece { offset: 0, bytes };
             out.encoder.data(item, 0, hash_of(&source, &piece), piece.bytes);
             done(out, item, &source.version, true);
         }
@@ -342,6 +351,10 @@ async fn send_one(
                 Ok(()) => done(out, item, &source.version, is_whole),
                 Err(error) => fail(out, item, &error),
             }
+        }
+        Ok(Fetched::Away(version, (number, info))) => {
+            let item = announce(out, &version);
+            out.encoder.away(item, number, &info);
         }
         Err(error) => {
             let info = serde_json::json!({"path": path, "version": 0});
@@ -381,17 +394,39 @@ fn by_id(item: &PullItem) -> Option<(SpaceId, VersionId)> {
     item.space.zip(item.version)
 }
 
-async fn fetch(
-    app: &AppState,
-    Asker { reading, is_compared, .. }: &Asker,
-    ranges: Option<Vec<ByteRange>>,
-    opened: Result<OpenVersion>,
-) -> Result<Fetched> {
-    let version = opened?;
+/// Finds out from where items are read, and reads small ones. Each has its own outcome, in their order.
+async fn fetch(app: &AppState, asker: &Asker, items: Vec<ToFetch>) -> Vec<Result<Fetched>> {
+    let mut fetched = Vec::with_capacity(items.len());
+    let (mut small, mut places) = (Vec::new(), Vec::new());
+    for item in items {
+        let found = find(app, asker, item).await;
+        if let Ok(Fetched::Ranges(source, ranges)) = &found
+            && let size = source.version.size
+            && group_count(size) == 1
+            // Nothing of one that is smaller than was thought.
+            && (size == ByteCount::ZERO || !ranges.is_empty())
+        {
+            small.push(source.clone());
+            places.push(fetched.len());
+        }
+        fetched.push(found);
+    }
+    let read = app.reader.read_small(&small, asker.is_compared).await;
+    for ((place, source), bytes) in places.into_iter().zip(small).zip(read) {
+        fetched[place] = bytes.map(|bytes| Fetched::Whole(source, bytes));
+    }
+    fetched
+}
+
+/// Finds out from where an item is read, and which groups of it.
+async fn find(app: &AppState, Asker { reading, .. }: &Asker, item: ToFetch) -> Result<Fetched> {
+    let version = item.opened?;
+    if let Some(away) = item.away {
+        return Ok(Fetched::Away(version, away));
+    }
     let size = version.size;
     let whole = ByteRange::whole(size);
-    let is_small = group_count(size) == 1;
-    let ranges: Vec<_> = match ranges {
+    let ranges: Vec<_> = match item.ranges {
         Some(ranges) => {
             // Widened to groups and joined, so that no group is sent twice.
             let wanted = ranges.into_iter().filter_map(|range| range.intersect(whole));
@@ -402,18 +437,6 @@ async fn fetch(
     };
     reading.check(&version, &ranges)?;
     let source = Arc::new(app.reader.source(version, &reading.session.reach()).await?);
-    // Nothing of one that is smaller than was thought.
-    if is_small && (size == ByteCount::ZERO || !ranges.is_empty()) {
-        let mut read = app.reader.read(source.clone(), whole).await?;
-        if !is_compared {
-            read.leave_to_receiver();
-        }
-        let piece = match read.next_piece().await? {
-            Some(piece) => piece,
-            None => Piece { offset: 0, bytes: Bytes::new() },
-        };
-        return Ok(Fetched::Whole(source, piece));
-    }
     Ok(Fetched::Ranges(source, ranges))
 }
 

@@ -19,6 +19,7 @@ trials![
     read_of_a_missing_key_fails_at_once,
     read_of_a_collection,
     read_of_another_generation,
+    small_files_are_read_together,
     read_never_mixes_two_versions,
 ];
 
@@ -126,6 +127,45 @@ async fn read_of_another_generation(c: Context) -> Outcome {
     expect(c.store.read(&key("file"), other).await, &[ErrorKind::Changed], "read of another generation")?;
     let same = ReadOptions::default().if_generation(published.meta.generation);
     ensure!(c.store.read_all(&key("file"), same, ByteCount(1)).await?.as_ref() == b"x", "other bytes");
+    Ok(())
+}
+
+async fn small_files_are_read_together(c: Context) -> Outcome {
+    let (one, large) = (content(5000, 5), content((1 << 20) + 1, 6));
+    let published = c.put("a/one", &one).await?;
+    c.put("b/empty", b"").await?;
+    c.put("c/large", &large).await?;
+    let small = ReadOptions::default().piece_size(ByteCount::kib(64));
+    let begin = ReadOptions { range: Some(ByteRange::at(0, 100)), ..small.clone() };
+    let same = small.clone().if_generation(published.meta.generation);
+    let another = small.clone().if_generation(Some(Generation::new("another")));
+    let files = [
+        ("a/one", small.clone()),
+        ("none", small.clone()),
+        ("b/empty", small.clone()),
+        ("c/large", begin),
+        ("c/large", small.clone()),
+        ("c/large", ReadOptions::default().piece_size(ByteCount::mib(2))),
+        ("a/one", same),
+        ("a/one", another),
+        (".percale/stage/7/one", small),
+    ];
+    let files: Vec<_> = files.into_iter().map(|(name, options)| (key(name), options)).collect();
+    let mut read = c.store.read_small(files).await?.into_iter();
+    let mut next = || read.next().ok_or_else(|| super::Failure("a result is missing".into()));
+    ensure!(next()??[..] == one[..], "other bytes");
+    expect(next()?, &[ErrorKind::NotFound], "a missing key among others")?;
+    ensure!(next()??.is_empty(), "an empty file has bytes");
+    ensure!(next()??[..] == large[..100], "a part has other bytes");
+    expect(next()?, &[ErrorKind::InvalidInput], "more than a piece")?;
+    ensure!(next()??[..] == large[..], "one large piece has other bytes");
+    ensure!(next()??[..] == one[..], "other bytes of the same generation");
+    match c.can().generations {
+        true => expect(next()?, &[ErrorKind::Changed], "another generation")?,
+        false => drop(next()?),
+    }
+    expect(next()?, &[ErrorKind::InvalidKey], "what is staged")?;
+    ensure!(c.store.read_small(Vec::new()).await?.is_empty(), "nothing gave something");
     Ok(())
 }
 

@@ -13,6 +13,7 @@ use tokio::task::JoinHandle;
 
 use super::config::Layout;
 use super::root::{Fingerprint, Root, meta, path_error, statx_fd};
+use crate::error::refuse_stage;
 use crate::{Error, ErrorKind, FileRange, Meta, Operation, ReadOptions, ReadStream, Result, StoreKey};
 
 /// Pieces fetched ahead of the one that is used. Two keep a disk or the page cache busy while the network sends; a slow
@@ -36,6 +37,16 @@ struct Source {
     key: StoreKey,
     layout: Layout,
     opened: Fingerprint,
+}
+
+/// Reads a file, or a part of it, that is one piece.
+pub(super) fn small(root: &Root, key: StoreKey, options: &ReadOptions) -> Result<Bytes> {
+    refuse_stage(Operation::Read, &key)?;
+    let mut reader = Reader::open(root, key, options)?;
+    if reader.range.len() > reader.piece {
+        return Err(Error::too_much(&reader.source.key, reader.range.len(), reader.piece));
+    }
+    Ok(reader.first.take().unwrap_or_default())
 }
 
 impl Reader {

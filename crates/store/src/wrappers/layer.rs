@@ -169,6 +169,17 @@ impl<L: Layer> Store for Wrapped<L> {
         }))
     }
 
+    async fn read_small(&self, files: Vec<(StoreKey, ReadOptions)>) -> Result<Vec<Result<Bytes>>> {
+        let read = |files| self.store.read_small(files);
+        let mut results = self.layer.batch(Operation::ReadSmall, files, read).await?;
+        let bytes = results.iter().flatten().map(|bytes| bytes.len() as u64).sum();
+        self.layer.moved(Operation::ReadSmall, bytes).await;
+        for bytes in results.iter_mut().flatten() {
+            *bytes = self.layer.alter(std::mem::take(bytes));
+        }
+        Ok(results)
+    }
+
     async fn stage(&self, options: StageOptions) -> Result<Box<dyn Stage>> {
         let stage = self.stage_anew(Operation::Stage, &options, || self.store.stage(options.clone())).await?;
         Ok(self.wrap_stage(stage))

@@ -85,7 +85,7 @@ impl Layer for ObserveLayer {
 
     async fn moved(&self, operation: Operation, bytes: u64) {
         let direction = match operation {
-            Operation::Read | Operation::ReadStaged => "read",
+            Operation::Read | Operation::ReadSmall | Operation::ReadStaged => "read",
             _ => "write",
         };
         metrics::counter!("percale_store_bytes_total", "store" => self.store.clone(), "direction" => direction)

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use percale_mover::tuning::next_request;
 
 use crate::publish::MAX_BATCH;
+use crate::reading::in_batches;
 
 /// Bytes that one request asks for at most.
 const REQUEST_BYTES: u64 = 32 << 20;
@@ -54,41 +55,9 @@ pub(super) fn in_parts<T>(all: Vec<T>, size: fn(&T) -> u64, streams: usize) -> V
     cut
 }
 
-/// Cuts objects into batches, in their order. `most` is asked how many objects and bytes the next one may have; it has one object at
-/// least.
-pub(super) fn in_batches<T>(
-    all: Vec<T>,
-    size: fn(&T) -> u64,
-    mut most: impl FnMut() -> (usize, u64),
-) -> Vec<Vec<T>> {
-    let mut batches: Vec<Vec<T>> = Vec::new();
-    let (mut items, mut bytes) = (0, 0);
-    for one in all {
-        let size = size(&one);
-        match batches.last_mut().filter(|batch| batch.len() < items && size <= bytes) {
-            Some(batch) => batch.push(one),
-            None => {
-                (items, bytes) = most();
-                batches.push(vec![one]);
-            }
-        }
-        bytes = bytes.saturating_sub(size);
-    }
-    batches
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn batches_keep_the_order_and_to_what_they_may_have() {
-        let sizes = vec![3, 3, 3, 20, 1, 1, 1, 1, 5, 5];
-        let batches = in_batches(sizes.clone(), |size| *size, || (3, 10));
-        assert_eq!(batches, [vec![3, 3, 3], vec![20], vec![1, 1, 1], vec![1, 5], vec![5]]);
-        assert_eq!(batches.concat(), sizes);
-        assert!(in_batches(Vec::new(), |size: &u64| *size, || (3, 10)).is_empty());
-    }
 
     const MIB: u64 = 1 << 20;
 

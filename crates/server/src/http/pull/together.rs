@@ -7,9 +7,10 @@ use percale_core::tree::GROUP_SIZE;
 use percale_mover::Queue;
 use percale_mover::frames::MAX_ITEMS_INFO_LEN;
 
-use super::{Asker, Gone, READS, Sending, fetch, open_all, send_one};
+use super::{Asker, Gone, Sending, ToFetch, fetch, open_all, send_one};
 use crate::AppState;
 use crate::publish::MAX_BATCH;
+use crate::reading::{READS, TOGETHER};
 use crate::traffic::ToSend;
 
 /// Bytes of objects that are read ahead of the network: no other stream sends them any more.
@@ -30,7 +31,14 @@ pub(super) async fn send(
     let mut ahead = 0;
     loop {
         while fetched.is_empty() || (fetched.len() < READS && ahead < AHEAD) {
-            let Some(((PullItem { path, .. }, opened), bytes)) = queue.pop() else {
+            let (mut batch, mut paths, mut bytes) = (Vec::new(), Vec::new(), 0);
+            while batch.len() < TOGETHER.0 && bytes < TOGETHER.1 {
+                let Some(((PullItem { path, .. }, opened), size)) = queue.pop() else { break };
+                bytes += size;
+                paths.push(path);
+                batch.push(ToFetch { ranges: None, opened, away: None });
+            }
+            if batch.is_empty() {
                 let mut next: Vec<_> = items.by_ref().take(MAX_BATCH).collect();
                 // What another stream has left is looked up for whoever asks over this one. All that a stream describes is bounded.
                 if next.is_empty() && out.encoder.items_info_len() < MAX_ITEMS_INFO_LEN / 4 {
@@ -46,13 +54,15 @@ pub(super) async fn send(
                 };
                 queue.extend(next.into_iter().zip(opened).map(with_bytes));
                 continue;
-            };
+            }
             ahead += bytes;
-            fetched.push_back(async move { (path, bytes, fetch(app, asker, None, opened).await) });
+            fetched.push_back(async move { (paths, bytes, fetch(app, asker, batch).await) });
         }
-        let Some((path, bytes, one)) = fetched.next().await else { break };
+        let Some((paths, bytes, batch)) = fetched.next().await else { break };
+        for (path, one) in paths.iter().zip(batch) {
+            send_one(app, asker, path, one, out).await?;
+        }
         ahead -= bytes;
-        send_one(app, asker, &path, one, out).await?;
     }
     out.encoder.end();
     out.send().await
