@@ -141,7 +141,7 @@ impl Site {
         }
         match tokio::time::timeout(STOP_DEADLINE, child.wait()).await {
             Ok(status) if status.as_ref().is_ok_and(|status| status.success()) => Ok(()),
-            Ok(status) => bail!("{} ended with {:?}:\n{}", self.name(), status?, self.log_tail()),
+            Ok(status) => bail!("{} ended with {}:\n{}", self.name(), status?, self.log_tail()),
             Err(_) => {
                 child.kill().await?;
                 bail!("{} did not end within {STOP_DEADLINE:?}", self.name());
