@@ -118,9 +118,9 @@ class Lab:
             time.sleep(0.05)
 
     def has_files(self, target):
-        """Tells whether a store of a site has files by the name of an object, or below that."""
+        """Tells whether a store of a site has files by the name of an object, or below that, where folders may go meanwhile."""
         names = self.folder.glob(f"*/store/{target.removeprefix('percale:/')}")
-        return any(path.is_file() or any(below.is_file() for below in path.rglob("*")) for path in names)
+        return any(path.is_file() or any(files for _, _, files in os.walk(path)) for path in names)
 
     def drop(self, name):
         """Removes a set's files, which are made anew when they are wanted."""

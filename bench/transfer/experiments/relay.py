@@ -4,6 +4,7 @@
 no file more is checked, as is the copy.
 """
 
+import os
 import shutil
 import statistics
 import tempfile
@@ -59,7 +60,8 @@ def one(made, hub, action, giver, taker, source, name, number):
 
 def stored(site):
     """The files of objects in a site's store. Those of removed objects go a while later."""
-    return {path for path in (site.folder / "store").rglob("*") if path.is_file() and ".percale" not in path.parts}
+    found = {Path(folder, name) for folder, _, names in os.walk(site.folder / "store") for name in names}
+    return {path for path in found if ".percale" not in path.parts}
 
 
 def summarise(rows):
