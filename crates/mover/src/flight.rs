@@ -47,7 +47,7 @@ impl Line {
     }
 }
 
-/// What this host has on its way of one content, to one reader: so that all lines take the same path.
+/// What this host has on its way, of one content or of what streams bring together, to one reader: so that all lines take the same path.
 #[derive(Debug, Default)]
 pub struct Flight(Mutex<State>);
 

@@ -6,10 +6,13 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::flight::{Aboard, Flight, Line};
+
 /// What the streams that send for one reader have not begun to send.
 #[derive(Debug)]
 pub struct Queues<T> {
     streams: Mutex<Vec<Arc<Waiting<T>>>>,
+    flight: Arc<Flight>,
 }
 
 /// With the bytes of each.
@@ -32,7 +35,7 @@ fn bytes_of<T>(waiting: &VecDeque<(T, u64)>) -> u64 {
 
 impl<T> Default for Queues<T> {
     fn default() -> Self {
-        Self { streams: Mutex::default() }
+        Self { streams: Mutex::default(), flight: Arc::default() }
     }
 }
 
@@ -46,6 +49,11 @@ impl<T> Queues<T> {
 }
 
 impl<T> Queue<T> {
+    /// Counts this stream's line among those that bring the objects.
+    pub fn board(&self, line: Line) -> Aboard {
+        self.queues.flight.board(line)
+    }
+
     /// Adds objects that this stream is to send, each with its bytes.
     pub fn extend(&self, objects: impl IntoIterator<Item = (T, u64)>) {
         lock(&self.own).extend(objects);
@@ -123,6 +131,23 @@ mod tests {
         let (cut, other) = (of(&queues, 0..9, 10), of(&queues, 9..10, 10));
         drop(cut);
         assert_eq!((other.pop(), other.help(0, 9)), (Some((9, 10)), vec![]));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_streams_have_on_their_way_is_bounded_for_all_of_them() {
+        let (queues, others) = (Arc::default(), Arc::default());
+        let lines: Vec<Line> = (0..3).map(|_| Line::new(Duration::from_millis(50))).collect();
+        let joined = [&queues, &queues, &others].map(|queues| of(queues, 0..1, 10));
+        let mut aboard: Vec<_> =
+            joined.iter().zip(&lines).map(|(queue, line)| queue.board(line.clone())).collect();
+        for _ in 0..30 {
+            tokio::time::advance(Duration::from_millis(100)).await;
+            aboard.iter().take(2).for_each(|line| line.moved(500_000));
+        }
+        let bounds: Vec<bool> = lines.iter().map(|line| line.most().is_some()).collect();
+        assert_eq!((bounds, lines[0].most()), (vec![true, true, false], lines[1].most()));
+        aboard.remove(0);
+        assert_eq!(lines[0].most(), None, "it sends something else now");
     }
 
     #[test]

@@ -172,6 +172,11 @@ impl Asker {
         let (user, site) = (session.caller.user.clone(), session.site.as_ref().map(|site| site.id));
         Some(Sent { id: self.share.clone()?, user, site, version })
     }
+
+    /// Returns the connection that brings the frames, if it is the one that was asked over.
+    fn line(&self, out: &Sending) -> Option<Line> {
+        self.line.clone().filter(|_| matches!(out.to, To::Answer(_)))
+    }
 }
 
 /// Returns the id of the streams that share their work.
@@ -450,8 +455,7 @@ async fn send_ranges(
 ) -> Result<Result<()>, Gone> {
     let share = asker.share(app, source);
     let part = share.join(ranges);
-    let line = asker.line.clone().filter(|_| matches!(out.to, To::Answer(_)));
-    let aboard = line.map(|line| share.board(line));
+    let aboard = asker.line(out).map(|line| share.board(line));
     // What another site has is asked for by itself, which is not worth it for little.
     let least = if source.on_own_store().is_some() { 0 } else { HELP_ELSEWHERE };
     while let Some(range) = part.next(least) {

@@ -7,7 +7,7 @@ use percale_core::tree::GROUP_SIZE;
 use percale_mover::Queue;
 use percale_mover::frames::MAX_ITEMS_INFO_LEN;
 
-use super::{Asker, Gone, Sending, ToFetch, fetch, open_all, send_one};
+use super::{Asker, Fetched, Gone, Sending, ToFetch, fetch, open_all, send_one};
 use crate::AppState;
 use crate::publish::MAX_BATCH;
 use crate::reading::{READS, TOGETHER};
@@ -26,6 +26,7 @@ pub(super) async fn send(
     queue: &Queue<ToSend>,
     out: &mut Sending,
 ) -> Result<(), Gone> {
+    let aboard = asker.line(out).map(|line| queue.board(line));
     let mut items = items.into_iter();
     let mut fetched = FuturesOrdered::new();
     let mut ahead = 0;
@@ -60,7 +61,11 @@ pub(super) async fn send(
         }
         let Some((paths, bytes, batch)) = fetched.next().await else { break };
         for (path, one) in paths.iter().zip(batch) {
+            let moved = if let Ok(Fetched::Whole(_, bytes)) = &one { bytes.len() } else { 0 };
             send_one(app, asker, path, one, out).await?;
+            if let Some(aboard) = &aboard {
+                aboard.moved(moved as u64);
+            }
         }
         ahead -= bytes;
     }
