@@ -18,6 +18,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import host  # noqa: E402
+import peers  # noqa: E402
 import record  # noqa: E402
 import sets  # noqa: E402
 from experiments import ALL  # noqa: E402
@@ -30,7 +31,7 @@ def parse():
     parser.add_argument("--quick", action="store_true", help="small sets and one round: to see that everything works")
     parser.add_argument("-n", "--rounds", type=int, help="rounds of each case (default 5; 1 with --quick)")
     parser.add_argument("--sets", type=lambda text: tuple(text.split(",")), help=f"other sets of files; there are {', '.join(sets.SETS)}")
-    parser.add_argument("--tools", type=lambda text: tuple(text.split(",")), help="only these tools (`against`): percale, iperf3, aria2c, …")
+    parser.add_argument("--tools", type=lambda text: tuple(text.split(",")), help="only these tools (`against`): percale, iperf3, aria2c, tar-ssh, …")
     parser.add_argument("--files", type=int, help="how many tiny files (`memory`; default 1 000 000)")
     parser.add_argument("--sparse", type=int, metavar="GB", help="how large the sparse file is (`memory`; default 20)")
     parser.add_argument("--net", choices=["wan", "loopback"], help="instead of the network that an experiment is made for")
@@ -48,6 +49,10 @@ def parse():
     for name in options.sets or ():
         if name not in sets.SETS:
             parser.error(f"no set '{name}'; there are {', '.join(sets.SETS)}")
+    tools = ("percale", "iperf3", *(kind.name for kind in peers.PEERS))
+    for name in options.tools or ():
+        if name not in tools:
+            parser.error(f"no tool '{name}'; there are {', '.join(tools)}")
     options.rounds = options.rounds or (1 if options.quick else 5)
     return options
 
