@@ -12,7 +12,7 @@ use percale_core::{ErrorCode, Rate, Timestamp};
 use percale_mover::limit::most_streams;
 use percale_mover::{Bucket, Streams};
 use percale_trust::Secret;
-use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, DATE, HeaderMap, HeaderValue};
+use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, DATE, HeaderMap, HeaderValue};
 use reqwest::{Method, Response, StatusCode, Url};
 use serde::de::DeserializeOwned;
 use tokio::time::Instant;
@@ -22,6 +22,7 @@ use crate::answer::parse_json;
 use crate::bases::{Bases, RoundTrip};
 use crate::body::{LastSent, Passed};
 use crate::call::{Answer, Call, Repeat};
+use crate::compression::{self, Compressed};
 use crate::control::Raw;
 use crate::elsewhere::Elsewhere;
 use crate::error::{Error, ErrorKind};
@@ -117,6 +118,8 @@ struct Inner {
     clock: Option<OnTime>,
     /// The way beside TLS, if it may be used.
     plain: Option<Arc<Plain>>,
+    /// What the site takes compressed; nothing where fewer bytes are no gain.
+    compressed: Option<Arc<Compressed>>,
 }
 
 /// Hears of a site's time.
@@ -191,8 +194,9 @@ impl Client {
             .pool_max_idle_per_host(options.streams.unwrap_or(MAX_STREAMS) + 4)
             .pool_idle_timeout(Duration::from_secs(30))
             .redirect(reqwest::redirect::Policy::none());
+        // Nothing is gained by fewer bytes there.
+        let compressed = (!is_loopback && options.socket.is_none()).then(Arc::default);
         if is_loopback {
-            // Nothing is gained by fewer bytes there.
             builder = builder.no_proxy().no_gzip();
         }
         if let Some(socket) = options.socket {
@@ -214,6 +218,7 @@ impl Client {
                 elsewhere,
                 clock: None,
                 plain: options.integrity_only.map(|site| Arc::new(Plain::new(site))),
+                compressed,
             }),
         })
     }
@@ -378,14 +383,7 @@ impl Client {
     }
 
     async fn fetch_once(&self, call: &Call, key: Option<&str>) -> crate::Result<Answer> {
-        let (mut request, trace) = self.request(call)?;
-        if let Some(key) = key {
-            request = request.header(fields::IDEMPOTENCY_KEY, key);
-        }
-        if let Some(json) = &call.json {
-            request = request.header(CONTENT_TYPE, "application/json").body(json.clone());
-        }
-        let mut response = self.finish(&call.operation, request, &trace, None).await?;
+        let mut response = self.send(call, key).await?;
         let (status, headers) = (response.status(), std::mem::take(response.headers_mut()));
         let body = self.read_bytes(&call.operation, response, MAX_ANSWER_BYTES).await?;
         Ok(Answer { status, headers, body })
@@ -399,11 +397,35 @@ impl Client {
 
     /// Sends a call once and returns the answer before its body.
     pub(crate) async fn open_once(&self, call: Call) -> crate::Result<Response> {
-        let (mut request, trace) = self.request(&call)?;
-        if let Some(json) = &call.json {
-            request = request.header(CONTENT_TYPE, "application/json").body(json.clone());
+        self.send(&call, None).await
+    }
+
+    /// Sends a call once, its JSON compressed if the site takes that. One that does not take it after all is another server of the site, or was
+    /// put back to an older release: it has not read anything of the call, and gets it as it is.
+    async fn send(&self, call: &Call, key: Option<&str>) -> crate::Result<Response> {
+        let known = self.inner.compressed.as_deref();
+        let mut compressed = known.and_then(|known| known.of(call));
+        loop {
+            let (mut request, trace) = self.request(call)?;
+            if let Some(key) = key {
+                request = request.header(fields::IDEMPOTENCY_KEY, key);
+            }
+            let is_compressed = compressed.is_some();
+            if is_compressed {
+                request = request.header(CONTENT_ENCODING, compression::CODING);
+            }
+            if let Some(json) = compressed.take().or_else(|| call.json.clone()) {
+                request = request.header(CONTENT_TYPE, "application/json").body(json);
+            }
+            let answer = self.finish(&call.operation, request, &trace, None).await;
+            if let Some(known) = known {
+                known.note(call, answer.as_ref().ok());
+            }
+            match answer {
+                Err(error) if is_compressed && compression::is_refused(&error) => {}
+                answer => return answer,
+            }
         }
-        self.finish(&call.operation, request, &trace, None).await
     }
 
     /// Sends a call once and returns the answer before its body, whatever its status.

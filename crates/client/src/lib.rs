@@ -26,6 +26,7 @@ mod bases;
 mod body;
 mod call;
 pub mod client;
+mod compression;
 mod control;
 mod elsewhere;
 pub mod error;

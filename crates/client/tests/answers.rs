@@ -10,9 +10,11 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use percale_api::Problem;
+use percale_api::peer::Changes;
 use percale_api::spaces::NewSpace;
 use percale_client::{Client, ClientOptions, ErrorKind, Retry};
-use percale_core::ErrorCode;
+use percale_core::ids::SpaceId;
+use percale_core::{ErrorCode, Position};
 
 use crate::common::read_head;
 
@@ -138,4 +140,38 @@ async fn a_site_that_is_not_there_is_named() {
     let text = error.to_string();
     assert!(text.contains(&format!("no connection to http://{closed}: ")), "{text}");
     assert!(text.contains("refused") && !text.contains("client error"), "{text}");
+}
+
+#[tokio::test]
+async fn what_is_long_is_compressed_for_a_site_that_says_so_and_sent_as_it_is_to_one_that_cannot_read_it() {
+    const TAKES: &str = "Accept-Encoding: identity, GZip;q=0.5\r\n";
+    let changed = || Step::Answer(200, TAKES, "{}".into());
+    let refused = Step::Answer(400, "", problem(ErrorCode::InvalidRequest));
+    let silent = || Step::Answer(200, "", String::new());
+    let (client, heads) = server(vec![changed(), changed(), refused, silent(), silent()]);
+    // To an address of loopback nothing is compressed. This one is none by its looks.
+    let url = client.url().as_str().replace("127.0.0.1", "0.0.0.0");
+    let client = Client::new(ClientOptions::new(url)).unwrap();
+    let position = Position { space: SpaceId::new(), term: 1, seq: 1 };
+    let ask = async |count| {
+        let changes = Changes { positions: vec![position; count], known: None, wait_s: 0 };
+        drop(client.peer_changes(&changes).await);
+    };
+    let next = || {
+        let head = heads.recv_timeout(Duration::from_secs(10)).unwrap();
+        let field = |name| head.lines().find_map(|line| line.strip_prefix(name)).map(str::to_owned);
+        (field("content-encoding: "), field("content-length: ").unwrap().parse::<usize>().unwrap())
+    };
+    ask(200).await;
+    let (coding, len) = next();
+    assert_eq!(coding, None, "it has not said anything yet");
+    ask(200).await;
+    let (compressed, short) = next();
+    assert_eq!(compressed.as_deref(), Some("gzip"));
+    assert!(short * 10 < len, "{short} of {len}");
+    ask(200).await;
+    assert_eq!(next().0.as_deref(), Some("gzip"));
+    assert_eq!(next(), (None, len), "it is an older release now");
+    ask(200).await;
+    assert_eq!(next().0, None);
 }

@@ -4,6 +4,8 @@
 
 mod common;
 
+use std::io::Write as _;
+
 use common::{Client, Server, send};
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -93,6 +95,33 @@ async fn a_long_list_is_compressed_for_who_can_read_that() {
     assert_eq!(get("/v1/entries/s/1", "gzip").await.0, None);
     let content = get("/v1/data/s/1", "gzip").await;
     assert_eq!((content.0, content.1.len()), (None, 8192));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_for_many_objects_may_be_compressed() {
+    let server = Server::with_space().await;
+    server.admin.write("/s/a", b"content".to_vec()).await.expect(201);
+    let gzip = |json: &[u8]| {
+        let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        encoder.write_all(json).unwrap();
+        encoder.finish().unwrap()
+    };
+    let pull = async |body: Vec<u8>, coding: &str| {
+        let request = server.admin.request(Method::POST, "/v1/frames/pull");
+        let request = request.header("content-type", "application/json").header("content-encoding", coding);
+        send(request.body(body)).await
+    };
+    let wanted = json!({"items": vec![json!({"path": "/s/a"}); 500]}).to_string();
+    let answer = pull(gzip(wanted.as_bytes()), "gzip").await;
+    assert_eq!((answer.status.as_u16(), answer.header("accept-encoding")), (200, "gzip"));
+    assert_eq!(answer.text.matches("content").count(), 500);
+    // Whatever is the matter with it, what comes out is not more than may be sent as it is.
+    let many = [b"{\"items\": [", &*vec![b' '; 5 << 20]].concat();
+    pull(gzip(&many), "gzip").await.expect_problem("payload_too_large");
+    let whole = gzip(wanted.as_bytes());
+    pull(whole[..whole.len() / 2].to_vec(), "gzip").await.expect_problem("invalid_request");
+    pull(wanted.clone().into(), "gzip").await.expect_problem("invalid_request");
+    pull(whole, "br").await.expect_problem("invalid_request");
 }
 
 #[tokio::test(flavor = "multi_thread")]

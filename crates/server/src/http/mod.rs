@@ -71,7 +71,7 @@ pub(crate) fn routes() -> OpenApiRouter<AppState> {
         .merge(put::routes())
         .merge(uploads::routes())
         .merge(frames::routes())
-        .merge(pull::routes())
+        .merge(pull::routes().layer(compression::of_requests()))
         .merge(tasks::routes())
         .merge(task_events::routes())
         .merge(receipts::routes())
@@ -84,7 +84,7 @@ pub fn router(app: AppState) -> Router {
     let stall: Duration = app.config.http.stall_timeout;
     let (router, _) = routes().split_for_parts();
     router
-        .merge(peer::routes())
+        .merge(peer::routes().layer(compression::of_requests()))
         .fallback(no_such_address)
         .method_not_allowed_fallback(no_such_method)
         .layer(axum::middleware::from_fn_with_state(app.clone(), forward::layer))
