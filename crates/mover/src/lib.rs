@@ -16,6 +16,7 @@
 //! | [`limit`] | holding a flow of bytes down to a speed |
 //! | [`share`] | what several streams send of one object for one reader, so that they end together |
 //! | [`queues`] | the same of whole objects |
+//! | [`parts`] | how objects are cut into what several streams are asked for |
 //! | [`slots`] | the streams that all files of a transfer share |
 //! | [`schedule`] | speeds by time of day |
 //!
@@ -30,6 +31,7 @@ pub mod held;
 pub mod late;
 pub mod limit;
 pub mod meter;
+pub mod parts;
 pub mod queues;
 pub mod received;
 pub mod room;
@@ -48,6 +50,7 @@ pub use held::Held;
 pub use late::Late;
 pub use limit::Bucket;
 pub use meter::{Meter, Wait};
+pub use parts::in_parts;
 pub use queues::{Queue, Queues};
 pub use received::ReceivedGroups;
 pub use room::Room;

@@ -1,58 +1,77 @@
-//! Many small objects in one stream.
+//! Many small objects in one stream, or in several that bring them together.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use futures::future::join_all;
 use percale_api::uploads::PullItem;
-use percale_core::ErrorCode;
-use percale_core::tree::{GroupHash, HashTree, group_count};
-use percale_mover::{DataFrame, Frame};
+use percale_core::{ErrorCode, ObjectPath};
+use percale_mover::{Frame, Slots, in_parts};
 use tokio::sync::mpsc;
+use uuid::Uuid;
 
 use super::Wanted;
+use super::transfer::under_way;
 use crate::client::Client;
 use crate::elsewhere::Places;
 use crate::error::{Error, ErrorKind, Retry};
-use crate::local::PartFile;
 use crate::progress::Progress;
-use crate::pull::{Ask, Checks, Comparing, FrameStream, parse_item, parse_problem};
+use crate::pull::{Ask, Checks, Comparing, FrameStream};
 use crate::report::{Item, Outcome};
+
+mod writer;
+
+use writer::{Writer, Written};
 
 /// Frames that wait to be written, each at most 1 MiB.
 const QUEUED_FRAMES: usize = 16;
+/// What one of several streams has at least, in objects or in bytes: it is opened for that, and its window opens with the others'.
+const LEAST: (usize, u64) = (10, 1 << 20);
 
-/// Gets a batch, again as long as that can help. The answer has an item for each object.
-pub(super) async fn get(client: &Client, batch: Vec<Wanted>, progress: &Arc<Progress>) -> Vec<Item> {
-    let batch = Arc::new(batch);
+/// What small objects are got with.
+#[derive(Clone)]
+pub(super) struct Means {
+    pub client: Client,
+    /// Each stream takes one of them.
+    pub slots: Arc<Slots>,
+    pub progress: Arc<Progress>,
+    /// Hears of each object that has come.
+    pub done: mpsc::UnboundedSender<Item>,
+}
+
+/// Gets a batch over as many streams at most, again as long as that can help. The answer has an item for each object that did not come.
+pub(super) async fn get(means: &Means, batch: Vec<Wanted>, streams: usize) -> Vec<Item> {
+    let client = &means.client;
+    let asking = Asking { client, means };
     let mut attempts = client.attempts();
-    let mut results: Vec<Option<Item>> = batch.iter().map(|_| None).collect();
+    let mut failed = Vec::new();
+    let mut open = batch;
     let mut follow = true;
     let comparing = Comparing::default();
-    loop {
-        let open: Arc<[usize]> = (0..batch.len()).filter(|at| results[*at].is_none()).collect();
+    while !open.is_empty() {
+        let before = open.len();
+        let checks = comparing.checks();
+        let Asked { failures, mut left, away, mut fault, .. } =
+            asking.together(open, streams, follow, checks).await;
+        let is_away = !away.is_empty();
+        let failures = failures
+            .into_iter()
+            .map(|(wanted, error)| (wanted, comparing.judge(error, checks == Checks::Here)));
+        let (elsewhere, not_there) = asking.elsewhere(away).await;
+        left.extend(not_there);
+        for (wanted, error) in elsewhere.into_iter().chain(failures) {
+            if error.retry() == Retry::Temporary {
+                fault = Some(error);
+                left.push(wanted);
+            } else {
+                failed.push(wanted.item(Outcome::Failed(error)));
+            }
+        }
+        open = left;
         if open.is_empty() {
             break;
         }
-        let before = open.len();
-        let checks = comparing.checks();
-        let ask_for = Ask { follow, share: None, checks };
-        let Asked { outcomes, away, mut fault, .. } = ask(client, ask_for, &batch, &open, progress).await;
-        let is_away = !away.is_empty();
-        let outcomes = outcomes.into_iter().map(|(at, outcome)| {
-            (at, outcome.map_err(|error| comparing.judge(error, checks == Checks::Here)))
-        });
-        for (at, outcome) in get_elsewhere(client, away, &batch, progress).await.into_iter().chain(outcomes) {
-            match outcome {
-                Ok(()) => results[at] = Some(batch[at].done()),
-                Err(error) if error.retry() == Retry::Temporary => fault = Some(error),
-                Err(error) => results[at] = Some(batch[at].item(Outcome::Failed(error))),
-            }
-        }
-        let left = results.iter().filter(|result| result.is_none()).count();
-        if left == 0 {
-            break;
-        }
-        if left < before {
+        if open.len() < before {
             attempts.progressed();
         }
         if is_away {
@@ -69,34 +88,34 @@ pub(super) async fn get(client: &Client, batch: Vec<Wanted>, progress: &Arc<Prog
             Error::new(ErrorKind::Connection, ErrorCode::SiteUnavailable, "get files", detail)
         });
         if let Err(last) = attempts.pause_after(fault).await {
-            for at in 0..batch.len() {
-                if results[at].is_none() {
-                    let operation = format!("get {}", batch[at].path);
-                    let error = match last.as_problem() {
-                        Some(problem) => Error::problem(operation, problem.clone()),
-                        None => Error::new(last.kind(), last.code(), operation, last.detail()),
-                    };
-                    results[at] = Some(batch[at].item(Outcome::Failed(error.with_retry(last.retry()))));
-                }
-            }
+            failed.extend(open.into_iter().map(|wanted| {
+                let operation = format!("get {}", wanted.path);
+                let error = match last.as_problem() {
+                    Some(problem) => Error::problem(operation, problem.clone()),
+                    None => Error::new(last.kind(), last.code(), operation, last.detail()),
+                };
+                wanted.item(Outcome::Failed(error.with_retry(last.retry())))
+            }));
             break;
         }
     }
-    results.into_iter().flatten().collect()
+    failed
 }
 
-type Outcomes = Vec<(usize, Result<(), Error>)>;
+/// Objects that were sent, and what was the matter with each.
+type Failures = Vec<(Wanted, Error)>;
 
-/// What one request came to.
+/// What one request came to, or several that were made together.
 #[derive(Default)]
 struct Asked {
-    /// What became of each object that was dealt with.
-    outcomes: Outcomes,
-    /// Objects that are elsewhere.
-    away: Away,
-    /// Whether the request was answered.
+    failures: Failures,
+    /// Objects that did not come.
+    left: Vec<Wanted>,
+    /// Objects that are elsewhere, for each stream that said so.
+    away: Vec<Away>,
+    /// Whether all requests were answered.
     is_answered: bool,
-    /// What ended the stream early.
+    /// What ended a stream early.
     fault: Option<Error>,
 }
 
@@ -104,243 +123,142 @@ struct Asked {
 #[derive(Default)]
 struct Away {
     places: Places,
-    items: BTreeMap<usize, Vec<usize>>,
+    objects: BTreeMap<u64, Vec<Wanted>>,
 }
 
-impl Away {
-    fn is_empty(&self) -> bool {
-        self.items.is_empty()
+/// What streams are asked for and none has brought. An object may be wanted at several paths of this host.
+struct Open(Mutex<HashMap<ObjectPath, Vec<Wanted>>>);
+
+impl Open {
+    fn new(wanted: Vec<Wanted>) -> Self {
+        let mut open: HashMap<_, Vec<_>> = HashMap::with_capacity(wanted.len());
+        for one in wanted {
+            open.entry(one.path.clone()).or_default().push(one);
+        }
+        Self(Mutex::new(open))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<ObjectPath, Vec<Wanted>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes an object that a stream brings. Nothing for what was not asked for, or has come over another stream.
+    fn take(&self, path: &ObjectPath) -> Option<Wanted> {
+        self.lock().get_mut(path)?.pop()
+    }
+
+    /// Takes all that nobody brought.
+    fn take_all(&self) -> impl Iterator<Item = Wanted> + use<> {
+        std::mem::take(&mut *self.lock()).into_values().flatten()
     }
 }
 
-/// Asks the places where objects are. Returns what became of those that are dealt with for good.
-async fn get_elsewhere(
-    client: &Client,
-    away: Away,
-    batch: &Arc<Vec<Wanted>>,
-    progress: &Arc<Progress>,
-) -> Outcomes {
-    let mut done = Outcomes::new();
-    let Some(elsewhere) = client.elsewhere() else { return done };
-    for (number, items) in away.items {
-        let Some(place) = away.places.get(number) else { continue };
-        // What does not fit comes from the site that was asked, which would not learn of a damaged copy there.
-        let ask_for = Ask { follow: false, share: None, checks: Checks::There };
-        let asked = ask(&place.client, ask_for, batch, &items.into(), progress).await;
-        for (at, outcome) in asked.outcomes {
-            if !outcome.as_ref().is_err_and(|error| elsewhere.failed(place, error)) {
-                done.push((at, outcome));
-            }
-        }
-        match asked.fault {
-            Some(error) if asked.is_answered => drop(elsewhere.failed(place, &error)),
-            Some(error) => elsewhere.refused(place, &error),
-            None => {}
-        }
-    }
-    done
+/// Who is asked.
+struct Asking<'a> {
+    client: &'a Client,
+    means: &'a Means,
 }
 
-/// Asks once.
-async fn ask(
-    client: &Client,
-    ask: Ask<'_>,
-    batch: &Arc<Vec<Wanted>>,
-    open: &Arc<[usize]>,
-    progress: &Arc<Progress>,
-) -> Asked {
-    let mut asked = Asked::default();
-    let operation = match &**open {
-        [only] => format!("get {}", batch[*only].path),
-        several => format!("get {} objects", several.len()),
-    };
-    let items = open.iter().map(|at| {
-        let Wanted { path, content, .. } = &batch[*at];
-        PullItem { path: path.clone(), version: Some(content.version), space: None, ranges: None }
-    });
-    let mut frames = match FrameStream::open(client, &operation, items.collect(), ask).await {
-        Ok(frames) => frames,
-        Err(error) => return Asked { fault: Some(error), ..asked },
-    };
-    asked.is_answered = true;
-    let (sender, queue) = mpsc::channel(QUEUED_FRAMES);
-    let writer = tokio::task::spawn_blocking({
-        let (batch, open, progress) = (batch.clone(), open.clone(), progress.clone());
-        move || {
-            Writer { batch: &batch, open: &open, progress: &progress, outcomes: Vec::new(), current: None }
-                .run(queue)
+impl Asking<'_> {
+    /// Asks once, over as many streams as are worth it. The site sends over each what it has left.
+    async fn together(&self, wanted: Vec<Wanted>, streams: usize, follow: bool, checks: Checks) -> Asked {
+        let item = |wanted: &Wanted| {
+            let (path, version) = (wanted.path.clone(), Some(wanted.content.version));
+            (PullItem { path, version, space: None, ranges: None }, wanted.content.size)
+        };
+        let parts = in_parts(wanted.iter().map(item).collect(), |(_, size)| *size, streams, LEAST);
+        let share = (parts.len() > 1).then(|| Uuid::new_v4().simple().to_string());
+        let ask = Ask { follow, share: share.as_deref(), checks };
+        let open = Arc::new(Open::new(wanted));
+        let asked = parts
+            .into_iter()
+            .map(|part| self.ask(ask, part.into_iter().map(|(item, _)| item).collect(), &open));
+        let mut all = Asked { is_answered: true, ..Asked::default() };
+        for Asked { failures, left, away, is_answered, fault } in join_all(asked).await {
+            all.failures.extend(failures);
+            all.left.extend(left);
+            all.away.extend(away);
+            all.is_answered &= is_answered;
+            all.fault = all.fault.or(fault);
         }
-    });
-    asked.fault = loop {
-        match frames.next().await {
-            Ok(Some(Frame::Away { item, place, info })) => {
-                let (Some(at), Some(elsewhere)) = (open.get(item as usize), client.elsewhere()) else {
-                    continue;
-                };
-                match asked.away.places.take(elsewhere, &operation, place, &info) {
-                    Ok(number) => asked.away.items.entry(number).or_default().push(*at),
-                    Err(error) => break Some(error),
+        all.left.extend(open.take_all());
+        all
+    }
+
+    /// Asks the places where objects are. Returns those that failed for good, and the others that did not come.
+    async fn elsewhere(&self, away: Vec<Away>) -> (Failures, Vec<Wanted>) {
+        let (mut failures, mut left) = (Failures::new(), Vec::new());
+        let Some(elsewhere) = self.client.elsewhere() else { return (failures, left) };
+        let mut asked = Vec::new();
+        for Away { places, objects } in away {
+            for (number, wanted) in objects {
+                match usize::try_from(number).ok().and_then(|number| places.get(number).cloned()) {
+                    Some(place) => asked.push(async move {
+                        // What does not fit comes from the site that was asked, which would not learn of a damaged copy there.
+                        let there = Asking { client: &place.client, ..*self };
+                        (there.together(wanted, 1, false, Checks::There).await, place)
+                    }),
+                    None => left.extend(wanted),
                 }
             }
-            Ok(Some(frame)) => {
-                if sender.send(frame).await.is_err() {
-                    break None;
+        }
+        for (asked, place) in join_all(asked).await {
+            left.extend(asked.left);
+            for (wanted, error) in asked.failures {
+                if elsewhere.failed(&place, &error) {
+                    left.push(wanted);
+                } else {
+                    failures.push((wanted, error));
                 }
             }
-            Ok(None) => break None,
-            Err(error) => break Some(error),
+            match asked.fault {
+                Some(error) if asked.is_answered => drop(elsewhere.failed(&place, &error)),
+                Some(error) => elsewhere.refused(&place, &error),
+                None => {}
+            }
         }
-    };
-    drop(sender);
-    asked.outcomes = writer.await.unwrap_or_default();
-    asked
-}
-
-/// Verifies and writes, one object after the other.
-struct Writer<'a> {
-    batch: &'a [Wanted],
-    open: &'a [usize],
-    progress: &'a Progress,
-    outcomes: Outcomes,
-    current: Option<Current>,
-}
-
-struct Current {
-    item: u32,
-    /// Opened once there is something to write.
-    file: Option<PartFile>,
-    hashes: Vec<GroupHash>,
-    moved: u64,
-}
-
-impl Current {
-    fn file(&mut self, wanted: &Wanted) -> Result<&PartFile, Error> {
-        Ok(match &mut self.file {
-            Some(file) => file,
-            file => file.insert(PartFile::open(&wanted.local, wanted.content.size)?),
-        })
+        (failures, left)
     }
 
-    fn discard(self) {
-        if let Some(file) = self.file {
-            file.discard();
-        }
-    }
-}
-
-impl Writer<'_> {
-    fn run(mut self, mut queue: mpsc::Receiver<Frame>) -> Outcomes {
-        while let Some(frame) = queue.blocking_recv() {
-            let (item, result) = match frame {
-                Frame::Item { item, info, .. } => (item, self.begin(item, &info)),
-                Frame::Data(data) => (data.item, self.write(&data)),
-                Frame::Done { item, .. } => {
-                    let result = self.finish(item);
-                    if matches!(result, Ok(true)) {
-                        self.end(item, Ok(()));
-                    }
-                    (item, result.map(drop))
-                }
-                Frame::Fail { item, problem } => {
-                    let operation = self.wanted(item).map(|wanted| format!("get {}", wanted.path));
-                    (item, Err(parse_problem(&operation.unwrap_or_default(), &problem)))
-                }
-                Frame::Away { .. } | Frame::Error { .. } | Frame::End { .. } => continue,
+    /// Asks over one stream, and takes whatever comes of what is open.
+    async fn ask(&self, ask: Ask<'_>, items: Vec<PullItem>, open: &Arc<Open>) -> Asked {
+        let _slot = self.means.slots.take(under_way(self.client.streams())).await;
+        let operation = match &*items {
+            [only] => format!("get {}", only.path),
+            several => format!("get {} objects", several.len()),
+        };
+        let mut frames = match FrameStream::open(self.client, &operation, items, ask).await {
+            Ok(frames) => frames,
+            Err(error) => return Asked { fault: Some(error), ..Asked::default() },
+        };
+        let (sender, queue) = mpsc::channel(QUEUED_FRAMES);
+        let writer = tokio::task::spawn_blocking({
+            let (open, means) = (open.clone(), self.means.clone());
+            move || Writer::new(&open, &means).run(queue)
+        });
+        let mut places = Places::default();
+        let cut = loop {
+            let frame = match frames.next().await {
+                Ok(Some(frame)) => frame,
+                Ok(None) => break None,
+                Err(error) => break Some(error),
             };
-            if let Err(error) = result {
-                self.end(item, Err(error));
+            if let (Frame::Away { place, info, .. }, Some(elsewhere)) = (&frame, self.client.elsewhere())
+                && let Err(error) = places.take(elsewhere, &operation, *place, info)
+            {
+                break Some(error);
             }
-        }
-        if let Some(current) = self.current.take() {
-            self.progress.retract(current.moved);
-            current.discard();
-        }
-        self.outcomes
-    }
-
-    fn wanted(&self, item: u32) -> Option<&Wanted> {
-        self.open.get(item as usize).and_then(|at| self.batch.get(*at))
-    }
-
-    fn end(&mut self, item: u32, outcome: Result<(), Error>) {
-        if let Some(current) = self.current.take_if(|current| current.item == item) {
-            if outcome.is_err() {
-                self.progress.retract(current.moved);
+            if sender.send(frame).await.is_err() {
+                break None;
             }
-            current.discard();
-        }
-        if let Some(at) = self.open.get(item as usize) {
-            self.outcomes.push((*at, outcome));
-        }
-    }
-
-    fn begin(&mut self, item: u32, info: &[u8]) -> Result<(), Error> {
-        let Some(wanted) = self.wanted(item) else { return Ok(()) };
-        let operation = format!("get {}", wanted.path);
-        let pulled = parse_item(&operation, info)?;
-        // Version 0 is none: the site says in the next frame why it cannot send it.
-        if pulled.version.0 == 0 {
-            return Ok(());
-        }
-        if pulled.path != wanted.path || pulled.version != wanted.content.version {
-            let detail = format!("version {} of {} was sent instead", pulled.version, pulled.path);
-            return Err(Error::new(ErrorKind::Protocol, ErrorCode::Internal, operation, detail));
-        }
-        if let Some(left) = self.current.replace(Current { item, file: None, hashes: Vec::new(), moved: 0 }) {
-            left.discard();
-        }
-        Ok(())
-    }
-
-    /// Data of an object that failed already is passed over.
-    fn write(&mut self, data: &DataFrame) -> Result<(), Error> {
-        let Some(wanted) = self.wanted(data.item).cloned() else { return Ok(()) };
-        let Some(current) = self.current.as_mut().filter(|current| current.item == data.item) else {
-            return Ok(());
         };
-        let operation = || format!("get {}", wanted.path);
-        // Its groups come in order, from the first; the whole is compared with the root at the end.
-        if data.size.0 != wanted.content.size || data.group() != current.hashes.len() as u64 {
-            let detail = "the site sent other groups than were asked for";
-            return Err(Error::new(ErrorKind::Protocol, ErrorCode::Internal, operation(), detail));
-        }
-        data.verify().map_err(|error| {
-            Error::new(ErrorKind::Integrity, ErrorCode::Integrity, operation(), error.to_string())
-        })?;
-        current.file(&wanted)?.write(data.offset, &data.bytes)?;
-        current.hashes.push(data.hash);
-        current.moved += data.bytes.len() as u64;
-        self.progress.moved(data.bytes.len() as u64);
-        Ok(())
-    }
-
-    /// Returns whether the object was the current one and is complete now.
-    fn finish(&mut self, item: u32) -> Result<bool, Error> {
-        let Some(wanted) = self.wanted(item).cloned() else { return Ok(false) };
-        let Some(mut current) = self.current.take_if(|current| current.item == item) else {
-            return Ok(false);
+        drop(sender);
+        let Written { failures, left, away, fault } = match writer.await {
+            Ok(written) => written,
+            Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+            Err(_) => Written::default(),
         };
-        let operation = format!("get {}", wanted.path);
-        let size = percale_core::ByteCount(wanted.content.size);
-        current.file(&wanted)?;
-        let Current { file, mut hashes, moved, .. } = current;
-        let Some(file) = file else { return Ok(false) };
-        if hashes.is_empty() && size.0 == 0 && group_count(size) == 1 {
-            hashes.push(percale_core::tree::hash_group(size, 0, &[]));
-        }
-        let problem = match (HashTree::from_groups(size, hashes), wanted.content.root) {
-            (Err(error), _) => Some(error.to_string()),
-            (Ok(tree), Some(root)) if tree.root() != root => {
-                Some(format!("what came has the hash {}, and the version has {root}", tree.root()))
-            }
-            (Ok(_), _) => None,
-        };
-        if let Some(detail) = problem {
-            self.progress.retract(moved);
-            file.discard();
-            return Err(Error::new(ErrorKind::Integrity, ErrorCode::Integrity, operation, detail));
-        }
-        file.publish(&wanted.content, wanted.replaces, false)?;
-        Ok(true)
+        let away = Vec::from_iter((!away.is_empty()).then_some(Away { places, objects: away }));
+        Asked { failures, left, away, is_answered: true, fault: cut.or(fault) }
     }
 }

@@ -1,18 +1,18 @@
 //! What is found, one after the other, got side by side.
 
 use std::collections::VecDeque;
-use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use percale_core::ErrorCode;
 use percale_mover::Slots;
-use percale_mover::tuning::next_request;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
-use super::{Ahead, FOUND_AHEAD, GetOptions, Wanted, large, small};
+use super::small::{self, Means};
+use super::{Ahead, FOUND_AHEAD, GetOptions, Wanted, large};
 use crate::client::{Client, MAX_STREAMS};
 use crate::error::{Error, ErrorKind};
 use crate::local::{Fingerprint, has_content};
@@ -20,14 +20,15 @@ use crate::put::Compare;
 use crate::report::{Item, Outcome, Report};
 use crate::upload::blocking;
 
-/// Most objects of one request for small ones.
+/// Most objects of one request for small ones: compressed, their names fit the 14 kB that a connection begins with.
 const BATCH_ITEMS: usize = 500;
 /// And of the first on each stream: every stream gets some of those that are listed first ([`FIRST_PAGE`](super::FIRST_PAGE)), and the
 /// windows of all connections open while the next are listed.
 const FIRST_ITEMS: usize = 10;
-/// Bytes of one: half of what is left for each stream, so that all end together, once that is known; not less than what comes for longer than a
-/// request is on its way.
-const BATCH_BYTES: RangeInclusive<u64> = 2 << 20..=16 << 20;
+/// Bytes of one.
+const BATCH_BYTES: u64 = 16 << 20;
+/// And of the last ones for each stream, which streams bring together so that they end together.
+const LAST_BYTES: u64 = 128 << 20;
 /// How long small objects wait for others to be listed, which are asked for with them.
 const LISTED_SOON: Duration = Duration::from_millis(20);
 /// For how many streams one more request is under way: a file of 10 to 20 MB comes for about a second over its share of a line of
@@ -36,7 +37,7 @@ const WAITING_SHARE: usize = 4;
 /// What a job ends with.
 enum Ended {
     Items(Vec<Item>),
-    /// Those of a request for small objects.
+    /// Those of a request for small objects that did not come.
     Small(Vec<Item>),
     /// Nothing is in the way.
     Fetch(Wanted),
@@ -56,6 +57,8 @@ pub(super) struct Transfer<'a> {
     /// Small objects that nobody asked for yet.
     small: VecDeque<Wanted>,
     small_bytes: u64,
+    /// Small objects that have come.
+    done: (mpsc::UnboundedSender<Item>, mpsc::UnboundedReceiver<Item>),
     /// Requests for small objects under way.
     small_jobs: usize,
     /// Requests for small objects up to now.
@@ -76,6 +79,7 @@ impl<'a> Transfer<'a> {
             jobs: JoinSet::new(),
             small: VecDeque::new(),
             small_bytes: 0,
+            done: mpsc::unbounded_channel(),
             small_jobs: 0,
             requests: 0,
             wrote_small: Arc::default(),
@@ -91,6 +95,7 @@ impl<'a> Transfer<'a> {
     pub async fn run(mut self, mut found: mpsc::Receiver<Result<Wanted, Item>>, report: &mut Report) {
         let mut listing = true;
         let (mut ready, mut in_the_way) = (VecDeque::new(), VecDeque::new());
+        let mut found_last = Instant::now();
         loop {
             let most = under_way(self.client.streams());
             let may_find = ready.is_empty() && in_the_way.is_empty() && self.small.len() < FOUND_AHEAD;
@@ -114,8 +119,10 @@ impl<'a> Transfer<'a> {
                     // Whatever it was that did not end as it should.
                     self.small_jobs = self.small_jobs.min(self.jobs.len());
                 }
+                Some(item) = self.done.1.recv(), if !self.jobs.is_empty() => self.tell(report, item),
                 next = found.recv(), if listing && may_find => match next {
                     Some(Ok(wanted)) => {
+                        found_last = Instant::now();
                         self.options.progress.plan(wanted.content.size);
                         match looked_at(&wanted) {
                             None => ready.push_back(wanted),
@@ -131,9 +138,12 @@ impl<'a> Transfer<'a> {
                         self.options.progress.planned();
                     }
                 },
-                () = tokio::time::sleep(LISTED_SOON),
+                () = tokio::time::sleep_until(found_last + LISTED_SOON),
                     if !self.small.is_empty() && self.small_jobs < most => self.ask_for_small(listing),
                 else => break,
+            }
+            while let Ok(item) = self.done.1.try_recv() {
+                self.tell(report, item);
             }
             while self.may_begin()
                 && let Some(wanted) = in_the_way.pop_front()
@@ -215,23 +225,29 @@ impl<'a> Transfer<'a> {
         }
     }
 
-    /// Returns how many small objects the next request asks for at most, and how many bytes it is to have.
-    fn batch(&self, listing: bool) -> (usize, u64) {
-        let streams = self.client.streams();
-        let share = if listing { u64::MAX } else { self.small_bytes / (2 * streams as u64) };
-        let bytes = share.clamp(*BATCH_BYTES.start(), *BATCH_BYTES.end());
-        let further = self.requests.checked_sub(streams);
-        (further.map_or(FIRST_ITEMS, |further| next_request(further, streams, BATCH_ITEMS)), bytes)
+    /// Returns how many small objects the next request asks for at most.
+    fn batch_items(&self) -> usize {
+        if self.requests < self.client.streams() { FIRST_ITEMS } else { BATCH_ITEMS }
     }
 
     /// Tells whether there is enough for a request: all there will be, or as much as it may have.
     fn has_batch(&self, listing: bool) -> bool {
-        let (items, bytes) = self.batch(listing);
-        !self.small.is_empty() && (!listing || self.small.len() >= items || self.small_bytes >= bytes)
+        let is_enough = self.small.len() >= self.batch_items() || self.small_bytes >= BATCH_BYTES;
+        !self.small.is_empty() && (!listing || is_enough)
+    }
+
+    /// Tells whether what is left is so little that all of it is asked for, over all streams together.
+    fn are_last(&self, listing: bool) -> bool {
+        let streams = self.client.streams();
+        !listing
+            && self.small.len() <= streams * BATCH_ITEMS
+            && self.small_bytes <= streams as u64 * LAST_BYTES
     }
 
     fn ask_for_small(&mut self, listing: bool) {
-        let (most, mut room) = self.batch(listing);
+        let are_last = self.are_last(listing);
+        let (most, mut room) =
+            if are_last { (usize::MAX, u64::MAX) } else { (self.batch_items(), BATCH_BYTES) };
         let mut batch = Vec::new();
         while batch.len() < most
             && let Some(wanted) =
@@ -244,12 +260,14 @@ impl<'a> Transfer<'a> {
         self.requests += 1;
         self.small_jobs += 1;
         self.wrote_small.store(true, Ordering::Relaxed);
-        let (client, slots, progress) =
-            (self.client.clone(), self.slots.clone(), self.options.progress.clone());
-        self.jobs.spawn(async move {
-            let _slot = slots.take(under_way(client.streams())).await;
-            Ended::Small(small::get(&client, batch, &progress).await)
-        });
+        let streams = if are_last { self.client.streams() } else { 1 };
+        let means = Means {
+            client: self.client.clone(),
+            slots: self.slots.clone(),
+            progress: self.options.progress.clone(),
+            done: self.done.0.clone(),
+        };
+        self.jobs.spawn(async move { Ended::Small(small::get(&means, batch, streams).await) });
     }
 }
 

@@ -298,29 +298,17 @@ async fn send_all(
     items: Vec<PullItem>,
     out: &mut Sending,
 ) -> Result<(), Gone> {
-    let reading = &asker.reading;
-    let are_whole = follow.is_none() && items.iter().all(|item| item.ranges.is_none());
+    let follow = follow.as_ref();
+    let are_whole = items.iter().all(|item| item.ranges.is_none());
     if let Some(what) = asker.together(None).filter(|_| are_whole) {
-        return together::send(app, asker, items, &app.traffic.queues_of(what).join(), out).await;
+        return together::send(app, asker, follow, items, &app.traffic.queues_of(what).join(), out).await;
     }
     for chunk in items.chunks(MAX_BATCH) {
-        let opened = open_all(app, reading, chunk).await;
-        let (places, numbers) = match &follow {
-            Some(follow) => redirect::places(app, reading, follow, &opened).await,
-            None => (Vec::new(), vec![None; chunk.len()]),
-        };
-        let mut named = vec![None; places.len()];
-        let mut away = |place: usize| match named[place] {
-            Some(number) => (number, Vec::new()),
-            None => {
-                out.places += 1;
-                (*named[place].insert(out.places - 1), json(&places[place]))
-            }
-        };
-        let wanted = chunk.iter().zip(opened).zip(numbers).map(|((item, opened), place)| {
-            let away = place.filter(|_| opened.is_ok()).map(&mut away);
-            ToFetch { ranges: item.ranges.clone(), opened, away }
-        });
+        let opened = open_all(app, &asker.reading, chunk).await;
+        let places = find_away(app, asker, follow, &opened, out).await;
+        let wanted = chunk.iter().zip(opened).zip(places);
+        let wanted =
+            wanted.map(|((item, opened), away)| ToFetch { ranges: item.ranges.clone(), opened, away });
         let batches = in_batches(wanted.collect(), ToFetch::bytes, || TOGETHER);
         let mut fetched = stream::iter(batches).map(|batch| fetch(app, asker, batch)).buffered(READS).boxed();
         let mut items = chunk.iter();
@@ -332,6 +320,28 @@ async fn send_all(
     }
     out.encoder.end();
     out.send().await
+}
+
+/// Finds out which items the client is to read elsewhere, and where.
+async fn find_away(
+    app: &AppState,
+    asker: &Asker,
+    follow: Option<&Follow>,
+    opened: &[Result<OpenVersion>],
+    out: &mut Sending,
+) -> Vec<Option<Away>> {
+    let Some(follow) = follow else { return vec![None; opened.len()] };
+    let (places, numbers) = redirect::places(app, &asker.reading, follow, opened).await;
+    let mut named = vec![None; places.len()];
+    let mut away = |place: usize| match named[place] {
+        Some(number) => (number, Vec::new()),
+        None => {
+            out.places += 1;
+            (*named[place].insert(out.places - 1), json(&places[place]))
+        }
+    };
+    let of = |(place, opened): (Option<usize>, &Result<_>)| place.filter(|_| opened.is_ok()).map(&mut away);
+    numbers.into_iter().zip(opened).map(of).collect()
 }
 
 /// Sends an object, or says where it is read, or why it is not sent.

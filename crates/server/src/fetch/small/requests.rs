@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
+use percale_mover::in_parts;
 use percale_mover::tuning::next_request;
 
 use crate::publish::MAX_BATCH;
@@ -12,8 +13,8 @@ const REQUEST_BYTES: u64 = 32 << 20;
 /// The same of the last ones, which begin when so much is left for each stream. None of these ends before the others, and so no connection
 /// stands idle for a round trip.
 const LAST_BYTES: u64 = 128 << 20;
-/// What one of them has at least: less is not worth a stream.
-const LEAST_BYTES: u64 = 4 << 20;
+/// What one of them has at least, in objects or in bytes: less is not worth a stream.
+pub(super) const LEAST: (usize, u64) = (MAX_BATCH, 4 << 20);
 
 /// Cuts small objects into requests, which `requests` counts, and into the last ones, which `streams` bring together.
 pub(super) fn in_requests<T>(
@@ -29,30 +30,12 @@ pub(super) fn in_requests<T>(
         bytes <= streams as u64 * LAST_BYTES
     };
     let last = all.iter().rev().take(streams * MAX_BATCH).take_while(is_last).count();
-    let last = in_parts(all.split_off(all.len() - last), size, streams);
+    let last = in_parts(all.split_off(all.len() - last), size, streams, LEAST);
     let first = in_batches(all, size, || {
         (next_request(requests.fetch_add(1, Relaxed), streams, MAX_BATCH), REQUEST_BYTES)
     });
     requests.fetch_add(last.len(), Relaxed);
     (first, last)
-}
-
-/// Cuts objects into as many parts as are worth a stream, at most so many, about equal in bytes and number.
-pub(super) fn in_parts<T>(all: Vec<T>, size: fn(&T) -> u64, streams: usize) -> Vec<Vec<T>> {
-    let bytes: u64 = all.iter().map(size).sum();
-    let worth = bytes.div_ceil(LEAST_BYTES).max(all.len().div_ceil(MAX_BATCH) as u64);
-    let parts = worth.clamp(1, streams as u64);
-    // One is worth as much as others in bytes, and as much again in number.
-    let (mean, mut passed) = (bytes / all.len().max(1) as u64 + 1, 0);
-    let whole = mean * all.len() as u64 + bytes;
-    let mut cut: Vec<Vec<T>> = (0..parts).map(|_| Vec::new()).collect();
-    for one in all {
-        let part = passed * parts / whole;
-        passed += mean + size(&one);
-        cut[part as usize].push(one);
-    }
-    cut.retain(|part| !part.is_empty());
-    cut
 }
 
 #[cfg(test)]
@@ -78,14 +61,5 @@ mod tests {
         // Of tiny ones no stream has more than a request may name.
         let (first, last) = of(10_000, 100);
         assert_eq!((first[0], last), (64, vec![512; 8]));
-    }
-
-    #[test]
-    fn parts_are_about_equal_in_bytes_and_number() {
-        let sizes: Vec<u64> = (0..400).map(|at| if at < 20 { MIB } else { 10 }).collect();
-        let parts = in_parts(sizes, |size| *size, 4);
-        let parts: Vec<(usize, u64)> = parts.iter().map(|part| (part.len(), part.iter().sum())).collect();
-        assert_eq!(parts.len(), 4);
-        assert!(parts.iter().all(|(count, bytes)| *count <= 200 && *bytes <= 10 * MIB), "{parts:?}");
     }
 }

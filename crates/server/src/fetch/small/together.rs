@@ -12,12 +12,12 @@ use percale_client::Transport;
 use percale_client::pull::Checks;
 use percale_core::ids::{LeaseId, SiteId, VersionId};
 use percale_core::{ErrorCode, Position};
-use percale_mover::{Frame, Late};
+use percale_mover::{Frame, Late, in_parts};
 use serde::Deserialize;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use super::requests::in_parts;
+use super::requests::LEAST;
 use super::{ADMITTED, Parts, Request, STREAMS, Small};
 use crate::fetch::{self, Fetch, OnEnd, cannot_read};
 use crate::{ApiError, Result};
@@ -150,7 +150,7 @@ impl Fetch {
                     }
                     fetch::count_late(reading);
                     tracing::debug!(%site, bytes, streams = reading, "streams have stalled; what they were to bring is asked for over others");
-                    let parts = in_parts(missing, |(_, bytes)| *bytes, most - reading);
+                    let parts = in_parts(missing, |(_, bytes)| *bytes, most - reading, LEAST);
                     asked += parts.len();
                     for part in parts {
                         running.push(request(part.into_iter().map(|(item, _)| item).collect(), &given_up));

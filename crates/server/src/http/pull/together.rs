@@ -2,12 +2,13 @@
 
 use futures::StreamExt as _;
 use futures::stream::FuturesOrdered;
+use percale_api::away::Follow;
 use percale_api::uploads::PullItem;
 use percale_core::tree::GROUP_SIZE;
 use percale_mover::Queue;
 use percale_mover::frames::MAX_ITEMS_INFO_LEN;
 
-use super::{Asker, Fetched, Gone, Sending, ToFetch, fetch, open_all, send_one};
+use super::{Asker, Fetched, Gone, Sending, ToFetch, fetch, find_away, open_all, send_one};
 use crate::AppState;
 use crate::publish::MAX_BATCH;
 use crate::reading::{READS, TOGETHER};
@@ -22,6 +23,7 @@ const HELP_FROM: u64 = 256 << 10;
 pub(super) async fn send(
     app: &AppState,
     asker: &Asker,
+    follow: Option<&Follow>,
     items: Vec<PullItem>,
     queue: &Queue<ToSend>,
     out: &mut Sending,
@@ -49,11 +51,20 @@ pub(super) async fn send(
                     break;
                 }
                 let opened = open_all(app, &asker.reading, &next).await;
-                let with_bytes = |(item, opened): ToSend| {
-                    let bytes = opened.as_ref().map_or(0, |version| version.size.0);
-                    ((item, opened), bytes)
-                };
-                queue.extend(next.into_iter().zip(opened).map(with_bytes));
+                let places = find_away(app, asker, follow, &opened, out).await;
+                let mut here: Vec<(ToSend, u64)> = Vec::with_capacity(next.len());
+                for ((item, opened), away) in next.into_iter().zip(opened).zip(places) {
+                    match (opened, away) {
+                        (Ok(version), Some(away)) => {
+                            send_one(app, asker, &item.path, Ok(Fetched::Away(version, away)), out).await?;
+                        }
+                        (opened, _) => {
+                            let bytes = opened.as_ref().map_or(0, |version| version.size.0);
+                            here.push(((item, opened), bytes));
+                        }
+                    }
+                }
+                queue.extend(here);
                 continue;
             }
             ahead += bytes;
