@@ -243,7 +243,8 @@ async fn a_stream_sends_whole_objects_that_another_one_has_no_room_for() {
     let request = |paths: &[String], id: &str| {
         let items: Vec<_> = paths.iter().map(|path| json!({"path": path})).collect();
         let request = site.request(Method::POST, "/v1/frames/pull").json(&json!({"items": items}));
-        request.header("percale-share", id)
+        // From here, if it is here.
+        request.header("percale-share", id).header("percale-redirect", "follow")
     };
     let ask = async |paths: &[String], id: &str| expect(request(paths, id), StatusCode::OK).await;
     // Nobody reads what the first one sends.

@@ -398,7 +398,8 @@ async fn our_client_reads_straight_from_the_site_that_has_the_bytes() {
     };
     let through = get(&own(alps, &alice, |options| options.follow = false), "relayed").await;
     assert!(through > 23_000_000, "{through}");
-    let straight = get(&own(alps, &alice, |_| {}), "straight").await;
+    // The last ones over two streams together.
+    let straight = get(&own(alps, &alice, |options| options.streams = Some(2)), "straight").await;
     assert!(straight < 1_000_000, "{straight} bytes came through alps");
 
     // As a stream, from the middle.
@@ -424,9 +425,11 @@ async fn a_ticket_opens_no_more_than_the_token_with_which_it_was_asked_for() {
     let scopes = json!({"subject": "user:alice", "scopes": ["read:/climate/a", "read:/climate/b"]});
     let issued = alps.admin.post("/v1/tokens", scopes).await.expect(201);
     let limited = alps.admin.as_token(issued["secret"].as_str().unwrap());
-    let places = async |client: &Client, paths: &[&str]| {
+    let ask = async |client: &Client, paths: &[&str], share: Option<&str>| {
         let items: Vec<_> = paths.iter().map(|path| json!({"path": format!("/climate/{path}")})).collect();
         let request = client.request(Method::POST, "/v1/frames/pull").header("percale-redirect", "follow");
+        // Also where several streams bring it together.
+        let request = share.into_iter().fold(request, |request, id| request.header("percale-share", id));
         let body = request.json(&json!({"items": items})).send().await.unwrap().bytes().await.unwrap();
         let mut decoder = Decoder::new();
         decoder.feed(body);
@@ -447,8 +450,13 @@ async fn a_ticket_opens_no_more_than_the_token_with_which_it_was_asked_for() {
         decoder.finish().unwrap();
         (places, of, failed)
     };
-    let (named, of, failed) = places(&limited, &["a/1", "b/1", "a/2", "c/1", "b/2"]).await;
-    assert_eq!((named.len(), of, failed), (2, vec![0, 1, 0, 1], 1));
+    let mut named = Vec::new();
+    for share in [None, Some("one-of-the-streams")] {
+        let (places, of, failed) = ask(&limited, &["a/1", "b/1", "a/2", "c/1", "b/2"], share).await;
+        assert_eq!((places.len(), of, failed), (2, vec![0, 1, 0, 1], 1));
+        named = places;
+    }
+    let places = async |client: &Client, paths: &[&str]| ask(client, paths, None).await;
     let unlimited = alps.user("alice").await;
     let (all, of, failed) = places(&unlimited, &["a/1", "b/1", "a/2", "c/1", "b/2"]).await;
     assert_eq!((all.len(), of, failed), (1, vec![0; 5], 0));
