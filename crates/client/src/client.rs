@@ -401,7 +401,7 @@ impl Client {
     }
 
     /// Sends a call once, its JSON compressed if the site takes that. One that does not take it after all is another server of the site, or was
-    /// put back to an older release: it has not read anything of the call, and gets it as it is.
+    /// put back to an older release: it has done nothing for a call that it refused, and gets it as it is.
     async fn send(&self, call: &Call, key: Option<&str>) -> crate::Result<Response> {
         let known = self.inner.compressed.as_deref();
         let mut compressed = known.and_then(|known| known.of(call));

@@ -2,7 +2,7 @@
 //!
 //! Large objects come over several streams, each group checked against the version's stored tree before it is written
 //! beside the destination. An earlier attempt is taken up by hashing what it left: a group that is right need not come
-//! again. Small objects come many in one stream.
+//! again. Small objects come many in one stream, the last ones over whichever of several streams the site has room in.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;

@@ -142,7 +142,7 @@ impl Open {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes an object that a stream brings. Nothing for what was not asked for, or has come over another stream.
+    /// Takes an object that a stream brings. Nothing for what was not asked for, or was brought already: a site sends each once.
     fn take(&self, path: &ObjectPath) -> Option<Wanted> {
         self.lock().get_mut(path)?.pop()
     }
